@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one configuration file of an instance (default /etc/space/space.conf), read by every program: `key = value` lines,
+// '#' comments. Unknown keys are errors. docs/man/space.conf.5.md lists them.
+#ifndef SPACE_BASE_CONFIG_H
+#define SPACE_BASE_CONFIG_H
+
+#include "base/err.h"
+
+#include <limits.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define CONFIG_PATH_DEFAULT "/etc/space/space.conf"
+#define CONFIG_PATH_MAX 256 /* so that sockets below `run` still fit sun_path */
+
+struct config {
+    char pool[CONFIG_PATH_MAX];   /* btrfs directory of templates/ sandboxes/ snapshots/; default /var/lib/space/pool */
+    char run[64];                 /* sockets; default /run/space. At most 63 bytes: sun_path holds 107 */
+    char state[CONFIG_PATH_MAX];  /* database and job output; default /var/lib/space/state */
+    char mount[CONFIG_PATH_MAX];  /* where spacefs mounts; default /space */
+    char guest[CONFIG_PATH_MAX];  /* vmlinuz and initrd for guests; default /usr/local/lib/space/guest */
+    char user[33], group[33];     /* the unprivileged user of hostd and spacefs, and the group whose members may make
+                                     things; default space, space */
+    char node[65];                /* name of this node; default the host's name */
+    char libvirt[128];            /* URI; default qemu:///system */
+    char vm_prefix[33];           /* libvirt domain names are PREFIX-ID; default space. Two instances need different ones */
+    char accel[8];                /* auto (boot a guest under KVM, fall back to TCG), kvm, tcg; default auto */
+    uint32_t uid_base, uid_count; /* each QEMU gets one of these uids (and the gid of the same number); default 610000, 4096 */
+    uint64_t memory;              /* of a new sandbox, bytes; default 256M */
+    uint32_t vcpus;               /* of a new sandbox; default 1 */
+    uint64_t disk;                /* of a new template made without a size, bytes; default 10G */
+    char template_[65];           /* key `template`: what `mkdir sandboxes/X` starts from; default debian */
+    uint32_t overcommit_percent;  /* memory of all live guests over host memory; default 200 */
+    uint32_t reserve_percent;     /* of the pool kept free: creating is refused below, removing still works; default 5 */
+    uint32_t max_sandboxes;       /* per owner; default 4096 */
+    uint32_t max_jobs;            /* per sandbox; default 1024 */
+    uint64_t job_output;          /* spooled bytes per job; default 64M */
+};
+
+/* Fills in the defaults, then the file. A missing file is an error. 0 or -errno; the sentence names file and line. */
+int config_load(const char *path, struct config *out, struct err *e);
+
+#endif

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The closed list of operations that space-hostd may ask of space-noded, the only root process.
+//
+// Transport: SOCK_SEQPACKET unix socket RUN/noded.sock, mode 0600, owner `user` of the configuration; noded also checks the
+// peer's uid (that user or root) with SO_PEERCRED. One struct noded_request a packet, one struct noded_reply a packet, in any
+// order, matched by tag. A descriptor comes with SCM_RIGHTS on the reply where the operation says so. noded validates every
+// field of every request as if it came from an attacker, and writes one audit line for each. Host byte order, one machine.
+#ifndef SPACE_IPC_NODED_H
+#define SPACE_IPC_NODED_H
+
+#include <stdint.h>
+
+#define NODED_VERSION 1u
+
+/* Where an object lives: POOL/templates/ID, POOL/sandboxes/ID, POOL/snapshots/ID; ID is 12 hex digits (ids are 48 bit, not 0). */
+enum noded_kind { NODED_TEMPLATE = 1, NODED_SANDBOX = 2, NODED_SNAPSHOT = 3 };
+
+/* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta. */
+enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6 };
+
+enum noded_op {
+    /* Answers host facts in `node`. Must be the first request of a connection; another version gets EPROTO. */
+    NODED_HELLO = 1,
+
+    /* A new empty subvolume (kind, id). EEXIST. Owned by root, mode 0711 so that a QEMU can traverse. */
+    NODED_OBJECT_CREATE,
+    /* Snapshot of (kind2, id2) as (kind, id), read-only when flags has NODED_READ_ONLY. ENOENT, EEXIST, ENOSPC. */
+    NODED_OBJECT_SNAPSHOT,
+    /* Makes (kind, id) read-only for good. fsyncs its files first. */
+    NODED_OBJECT_SEAL,
+    /* Deletes the subvolume; returns at once, btrfs cleans later. Missing is success. EBUSY when a domain still uses it. */
+    NODED_OBJECT_DELETE,
+    /* A descriptor (memfd, sealed) with one line "KIND ID CREATED_UNIX_SECONDS" for each object in the pool; KIND is
+     * template, sandbox or snapshot. */
+    NODED_OBJECT_LIST,
+
+    /* A descriptor of file (kind, id, file): read-only, or with NODED_WRITABLE read-write and created if missing (only for
+     * templates and sandboxes that are not sealed and, for sandboxes, whose domain does not run). */
+    NODED_FILE_OPEN,
+    /* Copies the instance's guest kernel and initrd (config `guest`) into template (id) as kernel and initrd. */
+    NODED_TEMPLATE_KERNEL,
+    /* Grows sandbox (id)'s disk.raw to `size` bytes; tells a running QEMU. EINVAL when it would shrink. */
+    NODED_DISK_GROW,
+
+    /* Starts a transient domain PREFIX-ID for sandbox (id): `memory` bytes, `vcpus`, accel `accel`, uid `uid_base + slot`.
+     * Its QEMU listens on RUN/vm/ID/space.0 and space.1. Returns when QEMU runs. EEXIST when it already does. With
+     * NODED_PROBE no disk is attached and the kernel comes from config `guest` (id is then any unused id). */
+    NODED_VM_START,
+    /* Ends QEMU at once. Missing is success. Removes RUN/vm/ID. */
+    NODED_VM_KILL,
+    NODED_VM_PAUSE,   /* ESRCH when there is no such domain, as for the next two */
+    NODED_VM_RESUME,
+    NODED_VM_STATS,   /* fills `stats` */
+    /* A descriptor (memfd, sealed) with one line "ID STATE SLOT" per domain of this instance; STATE is running, paused or
+     * other; SLOT is the uid slot. */
+    NODED_VM_LIST,
+    /* A descriptor connected to RUN/vm/ID/space.PORT (`port` 0 or 1). ECONNREFUSED when QEMU is gone. */
+    NODED_CHANNEL_OPEN,
+
+    NODED_POOL_STAT,  /* fills `pool` */
+};
+
+enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4 };
+enum noded_accel { NODED_TCG = 1, NODED_KVM = 2 };
+
+struct noded_request {
+    uint32_t version; /* NODED_VERSION */
+    uint32_t op;      /* enum noded_op */
+    uint64_t tag;     /* chosen by hostd, echoed */
+    uint32_t kind, kind2;
+    uint64_t id, id2;
+    uint32_t file, flags;
+    uint64_t size;    /* NODED_DISK_GROW: bytes, multiple of 4096 */
+    uint64_t memory;  /* NODED_VM_START: bytes, multiple of 1 MiB, 32M to 1T */
+    uint32_t vcpus;   /* 1 to 64 */
+    uint32_t accel;   /* enum noded_accel */
+    uint32_t slot;    /* below uid_count; EBUSY when another running domain has it */
+    uint32_t port;
+};
+
+enum noded_event {
+    NODED_REPLY = 0,       /* answers the request with this tag */
+    NODED_EVENT_VM = 1,    /* unasked: the domain of sandbox `id` changed; `vm_event` says to what */
+    NODED_EVENT_RESYNC = 2 /* unasked: libvirt was away and is back; events may have been lost, ask NODED_VM_LIST */
+};
+
+enum noded_vm_event { NODED_VM_GONE = 1, NODED_VM_CRASHED = 2, NODED_VM_PAUSED = 3, NODED_VM_RESUMED = 4, NODED_VM_IO_ERROR = 5,
+                      NODED_VM_GUEST_PANIC = 6 };
+
+struct noded_reply {
+    uint32_t version;
+    uint32_t event;  /* enum noded_event */
+    uint64_t tag;
+    int32_t error;   /* 0 or a negative errno */
+    uint32_t vm_event;
+    uint64_t id;
+    union {
+        struct {
+            uint64_t memory;       /* of the host, bytes */
+            uint32_t cpus;
+            uint32_t kvm;          /* 1 when /dev/kvm opens and QEMU's user may use it */
+            char qemu[32];         /* "7.2.22" */
+            char host_kernel[65];
+            char cpu_model[65];    /* host's, for the acceleration cache's key */
+        } node;
+        struct {
+            uint64_t cpu_nsec;     /* consumed by QEMU */
+            uint64_t rss_bytes;    /* of QEMU, Pss where readable */
+            uint32_t running;      /* 1 running, 0 paused */
+        } stats;
+        struct {
+            uint64_t size_bytes, free_bytes;
+        } pool;
+    };
+    char sentence[256]; /* when error != 0: what was tried, on what, why, what to do */
+};
+
+#endif
