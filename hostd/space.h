@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the whole of space-hostd shares: one instance, its configuration, stores and tables of objects.
+#ifndef SPACE_HOSTD_SPACE_H
+#define SPACE_HOSTD_SPACE_H
+
+#include "base/config.h"
+#include "base/err.h"
+#include "base/hmap.h"
+#include "loop/co.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct db;
+struct noded;
+struct events;
+struct failures;
+
+struct space {
+    uv_loop_t *loop;
+    struct co_sched *co;
+    struct config config;
+    struct db *db;
+    struct noded *noded;       /* connection to space-noded */
+    struct events *events;
+    struct failures *failures; /* /space/error */
+
+    struct hmap sandboxes;     /* struct sandbox.by_id */
+    struct hmap sandbox_names; /* struct sandbox.by_name, key space_name_key */
+    struct hmap templates;
+    struct hmap template_names;
+    struct hmap snapshots;     /* struct snapshot.by_id */
+
+    uint64_t qid_seed;         /* persistent: qid paths survive restarts */
+    uint64_t host_memory;      /* bytes, from space-noded; 0 until it answered */
+    uint64_t pool_size, pool_free;
+    uint64_t guest_memory;     /* sum over live sandboxes */
+    unsigned char *slots;      /* slot in use, config.uid_count entries */
+    uint32_t accel;            /* enum noded_accel once known, else 0 */
+    bool accel_probing;
+    struct wait_list *accel_waiters;
+};
+
+/* Key of an owner's name in a name map; compare owner and name after. */
+uint64_t space_name_key(uint32_t owner, const char *name);
+
+/* A new random 48-bit id, never 0. */
+uint64_t space_new_id(void);
+
+/* CLOCK_REALTIME in nanoseconds. */
+int64_t space_now(void);
+
+/* A qid path: tree and ids hashed with the instance's seed into the upper 56 bits, `index` below. Never reused, since ids never are. */
+uint64_t space_qid(const struct space *s, uint32_t tree, uint64_t id1, uint64_t id2, uint8_t index);
+
+#endif
