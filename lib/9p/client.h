@@ -68,6 +68,9 @@ void p9_client_set_wake(struct p9_client *c, void (*wake)(void *user), void *use
  */
 void p9_call_cancel(struct p9_call *call);
 
+/* Calls in flight, flushed ones included. */
+uint32_t p9_client_calls(const struct p9_client *c);
+
 /* Clunks and frees the number; nobody waits for the answer. A fid of an older generation is just forgotten. */
 void p9_client_clunk(struct p9_client *c, uint32_t generation, uint32_t fid);
 

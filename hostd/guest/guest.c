@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+// The guest channel: see guest.h.
+//
+// Theory of operation. Each port goes CLOSED -> PREAMBLE -> VERSION -> ATTACHING -> READY. In PREAMBLE everything but the echo of our nonce is
+// thrown away, up to a bound (a rolled-back guest may still have old replies in its queue). A protocol error in any later state is final: the
+// guest is hostile or broken, and `lost` is told. Silence on the files port while calls are in flight renews that port alone: close, connect,
+// preamble; the calls in flight end with ECONNRESET. The control port is never renewed by silence: its calls carry their own deadlines.
+#include "hostd/guest/guest.h"
+
+#include "base/log.h"
+#include "hostd/noded_client.h"
+#include "loop/stream.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define PREAMBLE_LEN  38
+#define DISCARD_MAX   (64u << 20) /* bytes thrown away before the echo: more is a flood */
+#define TICK_MSEC     1000u
+#define GUEST_MSIZE   (512u * 1024)
+
+enum port_state { PORT_CLOSED, PORT_PREAMBLE, PORT_VERSION, PORT_ATTACHING, PORT_READY };
+
+struct port {
+    struct guest *guest;
+    enum guest_port number;
+    enum port_state state;
+    struct stream *stream;
+    struct p9_client *client;
+    uv_async_t *wake;
+    char preamble[PREAMBLE_LEN + 1];
+    size_t matched, discarded;
+    uint32_t root;
+    bool progress;  /* something arrived since the last tick */
+    unsigned quiet; /* ticks with calls in flight and nothing arriving */
+};
+
+struct guest {
+    struct space *space;
+    uint64_t object;
+    struct guest_hooks hooks;
+    struct port port[2];
+    uv_timer_t tick;
+    struct co *opener; /* guest_connect's coroutine while it waits */
+    bool closed, lost;
+    int lost_code;
+    char why[256];
+    unsigned refs; /* handles and calls that still point here */
+    uint32_t ctl_fid;
+    char info[512];
+};
+
+static void port_open(struct port *p);
+
+static void unref(struct guest *g)
+{
+    if (--g->refs == 0)
+        free(g);
+}
+
+static void tell_lost(uv_timer_t *t)
+{
+    struct guest *g = t->data;
+    if (g->opener) {
+        struct co *opener = g->opener;
+        g->opener = NULL;
+        co_wake(opener, -g->lost_code);
+    } else {
+        g->hooks.lost(g->hooks.user, g->why);
+    }
+}
+
+/* The end of this guest, told once and from the loop: we may be inside a callback of the client that the owner is going to destroy. */
+static void lose(struct guest *g, const char *why, int code)
+{
+    if (g->closed || g->lost)
+        return;
+    g->lost = true;
+    g->lost_code = code;
+    snprintf(g->why, sizeof g->why, "%s", why);
+    uv_timer_start(&g->tick, tell_lost, 0, 0);
+}
+
+static void check_open(struct guest *g)
+{
+    if (!g->opener || g->port[0].state != PORT_READY || g->port[1].state != PORT_READY)
+        return;
+    struct co *opener = g->opener;
+    g->opener = NULL;
+    co_wake(opener, 0);
+}
+
+static void attached(void *user, int err, const struct p9_msg *r)
+{
+    struct port *p = user;
+    (void)r;
+    if (err < 0) {
+        if (err != -ECONNRESET)
+            lose(p->guest, "the guest's agent refused the attach", EPROTO);
+        return;
+    }
+    p->state = PORT_READY;
+    check_open(p->guest);
+}
+
+static void version_done(void *user, int err, const struct p9_msg *r)
+{
+    struct port *p = user;
+    (void)r;
+    if (err < 0) {
+        if (err != -ECONNRESET)
+            lose(p->guest, "the guest's agent speaks no 9P2000.L", EPROTO);
+        return;
+    }
+    p->state = PORT_ATTACHING;
+    p->root = p9_client_fid_alloc(p->client);
+    struct p9_msg m = {.type = P9_Tattach};
+    m.Tattach.fid = p->root;
+    m.Tattach.afid = P9_NOFID;
+    m.Tattach.uname = p9_str_of("root");
+    m.Tattach.aname = p9_str_of(p->number == GUEST_CONTROL ? "control" : "root");
+    m.Tattach.n_uname = 0;
+    p9_client_call(p->client, &m, attached, p);
+}
+
+/* Looks for the echo; returns how many bytes belong to it or before, or -1 for a flood. */
+static long find_echo(struct port *p, const char *buf, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (buf[i] == p->preamble[p->matched])
+            p->matched++;
+        else
+            p->matched = buf[i] == p->preamble[0];
+        if (p->matched == PREAMBLE_LEN)
+            return (long)i + 1;
+    }
+    p->discarded += len;
+    return p->discarded > DISCARD_MAX ? -1 : (long)len;
+}
+
+static void input(void *user, const void *buf, size_t len)
+{
+    struct port *p = user;
+    if (p->guest->lost)
+        return;
+    p->progress = true;
+    if (p->state == PORT_PREAMBLE) {
+        long used = find_echo(p, buf, len);
+        if (used < 0) {
+            lose(p->guest, "the guest flooded its channel", EPROTO);
+            return;
+        }
+        if (p->matched < PREAMBLE_LEN)
+            return;
+        p->state = PORT_VERSION;
+        struct p9_transport t = {p->stream, stream_send};
+        p9_client_connect(p->client, &t, GUEST_MSIZE, version_done, p);
+        buf = (const char *)buf + used;
+        len -= (size_t)used;
+    }
+    if (len && p9_client_input(p->client, buf, len) < 0)
+        lose(p->guest, "the guest broke the protocol on its channel", EPROTO);
+}
+
+static void port_closed(void *user, int err)
+{
+    struct port *p = user;
+    (void)err;
+    lose(p->guest, "the guest's channel closed", ECONNREFUSED);
+}
+
+static void port_drop(struct port *p)
+{
+    if (p->stream)
+        stream_close(p->stream);
+    p->stream = NULL;
+    p->state = PORT_CLOSED;
+    p9_client_disconnected(p->client);
+}
+
+static void new_nonce(struct port *p)
+{
+    unsigned char raw[15];
+    if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw)
+        abort();
+    memcpy(p->preamble, "SPACE1 ", 7);
+    for (int i = 0; i < 15; i++)
+        snprintf(p->preamble + 7 + 2 * i, 3, "%02x", raw[i]);
+    p->preamble[PREAMBLE_LEN - 1] = '\n';
+}
+
+static void channel_opened(void *user, const struct noded_reply *rep, int fd, bool repeated)
+{
+    static const struct stream_ops ops = {input, NULL, port_closed};
+    struct port *p = user;
+    struct guest *g = p->guest;
+    (void)repeated;
+    if (g->closed || fd < 0) {
+        if (fd >= 0)
+            close(fd);
+        if (!g->closed)
+            lose(g, rep->sentence, rep->error ? -rep->error : EIO);
+        unref(g);
+        return;
+    }
+    p->stream = stream_open(g->space->loop, fd, &ops, p);
+    if (!p->stream) {
+        lose(g, "the guest's channel could not be opened", EIO);
+        unref(g);
+        return;
+    }
+    new_nonce(p);
+    p->state = PORT_PREAMBLE;
+    p->matched = p->discarded = 0;
+    stream_send(p->stream, strndup(p->preamble, PREAMBLE_LEN), PREAMBLE_LEN);
+    unref(g);
+}
+
+static void port_open(struct port *p)
+{
+    struct noded_request req = {.op = NODED_CHANNEL_OPEN, .kind = NODED_SANDBOX, .id = p->guest->object, .port = p->number};
+    p->guest->refs++;
+    noded_send(p->guest->space->noded, &req, channel_opened, p);
+}
+
+static void tick(uv_timer_t *t)
+{
+    struct guest *g = t->data;
+    struct port *p = &g->port[GUEST_FILES];
+    bool waiting = p->state == PORT_READY && p9_client_calls(p->client) > 0;
+    p->quiet = waiting && !p->progress ? p->quiet + 1 : 0;
+    p->progress = false;
+    if (p->quiet < GUEST_MUTE_SEC)
+        return;
+    log_warn("guest %012" PRIx64 " was silent for %d s: its files session is renewed", g->object, GUEST_MUTE_SEC);
+    p->quiet = 0;
+    port_drop(p);
+    port_open(p);
+}
+
+static void wake_fired(uv_async_t *a)
+{
+    struct port *p = a->data;
+    p9_client_run_pending(p->client);
+}
+
+static void wake_client(void *user)
+{
+    uv_async_send(((struct port *)user)->wake);
+}
+
+static void wake_closed(uv_handle_t *h)
+{
+    free(h);
+}
+
+static void timer_closed(uv_handle_t *h)
+{
+    struct guest *g = h->data;
+    for (int i = 0; i < 2; i++)
+        p9_client_destroy(g->port[i].client);
+    unref(g);
+}
+
+static void port_init(struct guest *g, enum guest_port number)
+{
+    struct port *p = &g->port[number];
+    p->guest = g;
+    p->number = number;
+    p->client = p9_client_create();
+    p->wake = calloc(1, sizeof *p->wake);
+    if (!p->client || !p->wake)
+        abort();
+    uv_async_init(g->space->loop, p->wake, wake_fired);
+    p->wake->data = p;
+    p9_client_set_wake(p->client, wake_client, p);
+}
+
+void guest_close(struct guest *g)
+{
+    if (!g || g->closed)
+        return;
+    g->closed = true;
+    for (int i = 0; i < 2; i++) {
+        port_drop(&g->port[i]);
+        uv_close((uv_handle_t *)g->port[i].wake, wake_closed);
+    }
+    uv_close((uv_handle_t *)&g->tick, timer_closed);
+}
+
+/* ---- calls from coroutines ---- */
+
+/* On the heap: a mute guest may answer long after the caller gave up. */
+struct step {
+    struct guest *guest;
+    struct co *co; /* NULL when given up */
+    char data[512];
+    size_t len;
+};
+
+static void step_done(void *user, int err, const struct p9_msg *r)
+{
+    struct step *st = user;
+    if (err == 0 && r->type == P9_Rread) {
+        st->len = r->Rread.data.len < sizeof st->data - 1 ? r->Rread.data.len : sizeof st->data - 1;
+        memcpy(st->data, r->Rread.data.p, st->len);
+    }
+    if (st->co) {
+        co_wake(st->co, err);
+        return;
+    }
+    unref(st->guest);
+    free(st);
+}
+
+static void step_timeout(uv_timer_t *t)
+{
+    struct co *co = t->data;
+    co_wake(co, -ETIMEDOUT);
+}
+
+static void free_handle(uv_handle_t *h)
+{
+    free(h);
+}
+
+/* Waits with a deadline; the timer goes either way. */
+static int wait_deadline(struct space *s, uint64_t msec)
+{
+    uv_timer_t *t = calloc(1, sizeof *t);
+    if (!t)
+        abort();
+    uv_timer_init(s->loop, t);
+    t->data = co_self(s->co);
+    uv_timer_start(t, step_timeout, msec, 0);
+    int rc = co_wait(s->co);
+    uv_timer_stop(t);
+    uv_close((uv_handle_t *)t, free_handle);
+    return rc;
+}
+
+/* One call on the control port. A reply of Rread is copied to `text`. */
+static int call(struct guest *g, struct p9_msg *m, uint64_t msec, char *text, size_t size)
+{
+    struct step *st = calloc(1, sizeof *st);
+    if (!st)
+        abort();
+    st->guest = g;
+    st->co = co_self(g->space->co);
+    g->refs++;
+    struct p9_call *c = p9_client_call(g->port[GUEST_CONTROL].client, m, step_done, st);
+    int rc = wait_deadline(g->space, msec);
+    if (rc == -ETIMEDOUT || rc == -ECANCELED) {
+        st->co = NULL; /* step_done frees */
+        p9_call_cancel(c);
+        return rc;
+    }
+    if (rc == 0 && text)
+        snprintf(text, size, "%.*s", (int)st->len, st->data);
+    unref(g);
+    free(st);
+    return rc;
+}
+
+static int open_file(struct guest *g, const char *name, uint32_t flags, uint32_t *fid, uint64_t msec)
+{
+    struct p9_client *c = g->port[GUEST_CONTROL].client;
+    struct p9_msg m = {.type = P9_Twalk};
+    *fid = p9_client_fid_alloc(c);
+    m.Twalk.fid = g->port[GUEST_CONTROL].root;
+    m.Twalk.newfid = *fid;
+    m.Twalk.names.n = 1;
+    m.Twalk.names.v[0] = p9_str_of(name);
+    int rc = call(g, &m, msec, NULL, 0);
+    if (rc < 0)
+        return rc;
+    m = (struct p9_msg){.type = P9_Tlopen};
+    m.Tlopen.fid = *fid;
+    m.Tlopen.flags = flags;
+    return call(g, &m, msec, NULL, 0);
+}
+
+int guest_ctl(struct guest *g, uint64_t msec, const char *fmt, ...)
+{
+    char line[512];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (n < 0 || (size_t)n >= sizeof line)
+        return -EMSGSIZE;
+    struct p9_msg m = {.type = P9_Twrite};
+    m.Twrite.fid = g->ctl_fid;
+    m.Twrite.data.p = line;
+    m.Twrite.data.len = (uint32_t)n;
+    return call(g, &m, msec, NULL, 0);
+}
+
+/* After both ports are ready: the /ctl fid, and what the agent says of itself. */
+static int introduce(struct guest *g, uint64_t msec)
+{
+    uint32_t fid;
+    struct p9_msg m = {.type = P9_Tread};
+    int rc = open_file(g, "ctl", P9_WRONLY, &g->ctl_fid, msec);
+    if (rc == 0)
+        rc = open_file(g, "info", P9_RDONLY, &fid, msec);
+    if (rc < 0)
+        return rc;
+    m.Tread.fid = fid;
+    m.Tread.count = sizeof g->info - 1;
+    rc = call(g, &m, msec, g->info, sizeof g->info);
+    struct p9_client *c = g->port[GUEST_CONTROL].client;
+    p9_client_clunk(c, p9_client_generation(c), fid);
+    return rc;
+}
+
+int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *hooks, uint64_t msec, struct guest **out, struct err *e)
+{
+    struct guest *g = calloc(1, sizeof *g);
+    if (!g)
+        return err_set(e, ENOMEM, "connect to the guest: out of memory");
+    g->space = s;
+    g->object = object;
+    g->hooks = *hooks;
+    g->refs = 2; /* the timer's, and ours */
+    uv_timer_init(s->loop, &g->tick);
+    g->tick.data = g;
+    uv_timer_start(&g->tick, tick, TICK_MSEC, TICK_MSEC);
+    port_init(g, GUEST_CONTROL);
+    port_init(g, GUEST_FILES);
+    port_open(&g->port[GUEST_CONTROL]);
+    port_open(&g->port[GUEST_FILES]);
+    g->opener = co_self(s->co);
+    int rc = wait_deadline(s, msec);
+    g->opener = NULL;
+    if (rc == 0)
+        rc = introduce(g, 5000);
+    if (rc < 0) {
+        guest_close(g);
+        unref(g);
+        return err_set(e, -rc, "connect to the guest's agent: %s", rc == -ETIMEDOUT ? "it did not answer in time" : strerror(-rc));
+    }
+    g->refs--;
+    *out = g;
+    return 0;
+}
+
+struct p9_client *guest_client(struct guest *g, enum guest_port port)
+{
+    return g->port[port].client;
+}
+
+uint32_t guest_root(struct guest *g, enum guest_port port)
+{
+    return g->port[port].root;
+}
+
+bool guest_ready(struct guest *g, enum guest_port port)
+{
+    return !g->closed && g->port[port].state == PORT_READY;
+}
+
+const char *guest_info(struct guest *g)
+{
+    return g->info;
+}

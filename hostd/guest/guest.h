@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// space-hostd's end of the guest channel (docs/protocol/guest.md): two 9P sessions with a hostile peer.
+#ifndef SPACE_HOSTD_GUEST_H
+#define SPACE_HOSTD_GUEST_H
+
+#include "9p/client.h"
+#include "hostd/space.h"
+
+struct guest;
+
+enum guest_port { GUEST_CONTROL = 0, GUEST_FILES = 1 };
+
+/* A guest that answers nothing for this long while something is asked of its files gets EIO for it. */
+#define GUEST_MUTE_SEC 30
+
+struct guest_hooks {
+    /* The guest broke the protocol or its channel closed. Called once, from the loop; then call guest_close. */
+    void (*lost)(void *user, const char *why);
+    /* The files session was renewed after silence: all its fids are void. May be NULL. */
+    void *user;
+};
+
+/*
+ * From a coroutine: connects both ports of the domain `object`, exchanges preambles and attaches, within `msec` milliseconds from now
+ * (the guest may still be booting). -ETIMEDOUT, -ECANCELED (co_abort), -ECONNREFUSED when QEMU is gone, -EPROTO.
+ */
+int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *hooks, uint64_t msec, struct guest **out, struct err *e);
+
+/* Ends both sessions: calls in flight fail with -ECONNRESET. NULL is fine. The memory goes by itself. */
+void guest_close(struct guest *g);
+
+/* The session of a port, and its attached root fid. */
+struct p9_client *guest_client(struct guest *g, enum guest_port port);
+uint32_t guest_root(struct guest *g, enum guest_port port);
+/* False while the session is being renewed: fail with EIO then. */
+bool guest_ready(struct guest *g, enum guest_port port);
+
+/* From a coroutine: one line to /ctl of the guest, waiting at most `msec`. 0, the guest's errno, -ETIMEDOUT, -ECANCELED. */
+int guest_ctl(struct guest *g, uint64_t msec, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* The first lines of /info as read at connect; borrowed. */
+const char *guest_info(struct guest *g);
+
+#endif

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connection to space-noded: see noded_client.h.
+#include "hostd/noded_client.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define AWAY_MSEC  5000u /* how long calls wait for a noded that is gone */
+#define RETRY_MSEC 50u
+
+struct call {
+    struct hmap_node node; /* by tag */
+    struct noded_request req;
+    noded_callback *cb;
+    void *user;
+    bool sent;     /* on this connection */
+    bool repeated; /* was sent on an earlier one, too */
+};
+
+struct noded {
+    struct space *space;
+    struct noded_hooks hooks;
+    char path[108];
+    int fd;
+    uv_poll_t *poll;
+    uv_timer_t retry, away;
+    struct hmap calls;
+    uint64_t next_tag;
+    struct call *hello; /* in flight on this connection */
+};
+
+static void try_connect(uv_timer_t *t);
+static void lost(struct noded *n);
+
+static void finish(struct noded *n, struct call *c, const struct noded_reply *rep, int fd)
+{
+    hmap_remove(&n->calls, &c->node);
+    c->cb(c->user, rep, fd, c->repeated);
+    free(c);
+}
+
+static void fail_call(struct noded *n, struct call *c)
+{
+    struct noded_reply rep = {.error = -ENOTCONN};
+    snprintf(rep.sentence, sizeof rep.sentence, "space-noded does not answer at %.90s: is it running? (spacectl doctor)", n->path);
+    finish(n, c, &rep, -1);
+}
+
+static void fail_all(uv_timer_t *t)
+{
+    struct noded *n = t->data;
+    uint64_t last = n->next_tag; /* callbacks may make new calls: those wait on */
+    struct hmap_node *it = NULL;
+    while ((it = hmap_iterate(&n->calls, it)))
+        if (it->key <= last) {
+            fail_call(n, hmap_entry(it, struct call, node));
+            it = NULL; /* the map changed */
+        }
+}
+
+static int transmit(struct noded *n, struct call *c)
+{
+    if (send(n->fd, &c->req, sizeof c->req, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof c->req) {
+        c->sent = true;
+        return 0;
+    }
+    return -errno;
+}
+
+/* Sends what has not been sent on this connection; EAGAIN leaves the rest for the next writable moment. */
+static void transmit_all(struct noded *n)
+{
+    for (struct hmap_node *it = NULL; (it = hmap_iterate(&n->calls, it));) {
+        struct call *c = hmap_entry(it, struct call, node);
+        if (!c->sent && transmit(n, c) < 0)
+            return;
+    }
+}
+
+static int receive(struct noded *n, struct noded_reply *rep, int *fd)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {rep, sizeof *rep};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(n->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    *fd = -1;
+    if (got < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+    if (got != (ssize_t)sizeof *rep)
+        return got == 0 ? -ECONNRESET : -EPROTO;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        memcpy(fd, CMSG_DATA(c), sizeof *fd);
+    rep->sentence[sizeof rep->sentence - 1] = 0;
+    return 1;
+}
+
+static void dispatch(struct noded *n, const struct noded_reply *rep, int fd)
+{
+    if (rep->event != NODED_REPLY) {
+        if (fd >= 0)
+            close(fd);
+        n->hooks.event(n->hooks.user, rep);
+        return;
+    }
+    struct hmap_node *it = hmap_find(&n->calls, rep->tag);
+    if (it)
+        finish(n, hmap_entry(it, struct call, node), rep, fd);
+    else if (fd >= 0)
+        close(fd);
+}
+
+static void readable(uv_poll_t *p, int status, int events)
+{
+    struct noded *n = p->data;
+    (void)events;
+    struct noded_reply rep;
+    int fd, rc = status < 0 ? status : 0;
+    while (rc >= 0 && n->poll == p && (rc = receive(n, &rep, &fd)) > 0)
+        dispatch(n, &rep, fd);
+    if (rc < 0 && n->poll == p)
+        lost(n);
+    else if (n->poll == p)
+        transmit_all(n);
+}
+
+static void poll_closed(uv_handle_t *h)
+{
+    free(h);
+}
+
+static void drop_connection(struct noded *n)
+{
+    if (!n->poll)
+        return;
+    uv_poll_stop(n->poll);
+    uv_close((uv_handle_t *)n->poll, poll_closed);
+    n->poll = NULL;
+    close(n->fd);
+    n->fd = -1;
+    if (n->hello) {
+        hmap_remove(&n->calls, &n->hello->node);
+        free(n->hello);
+        n->hello = NULL;
+    }
+    for (struct hmap_node *it = NULL; (it = hmap_iterate(&n->calls, it));) {
+        struct call *c = hmap_entry(it, struct call, node);
+        c->repeated = c->repeated || c->sent;
+        c->sent = false;
+    }
+}
+
+static void lost(struct noded *n)
+{
+    log_warn("space-noded went away; waiting for it");
+    drop_connection(n);
+    uv_timer_start(&n->away, fail_all, AWAY_MSEC, 0);
+    uv_timer_start(&n->retry, try_connect, RETRY_MSEC, 0);
+}
+
+static int connect_socket(struct noded *n)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    memcpy(addr.sun_path, n->path, strlen(n->path) + 1);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    if (connect(fd, (struct sockaddr *)&addr, sizeof addr) < 0) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    return fd;
+}
+
+static void hello_done(void *user, const struct noded_reply *rep, int fd, bool repeated)
+{
+    struct noded *n = user;
+    (void)repeated;
+    n->hello = NULL;
+    if (fd >= 0)
+        close(fd);
+    if (rep->error == -EPROTO)
+        log_error("space-noded: %s", rep->sentence);
+    if (rep->error < 0)
+        return;
+    n->space->host_memory = rep->node.memory;
+    transmit_all(n);
+    n->hooks.connected(n->hooks.user);
+}
+
+static void try_connect(uv_timer_t *t)
+{
+    struct noded *n = t->data;
+    int fd = connect_socket(n);
+    n->poll = fd < 0 ? NULL : calloc(1, sizeof *n->poll);
+    if (!n->poll) {
+        if (fd >= 0)
+            close(fd);
+        uv_timer_start(&n->retry, try_connect, RETRY_MSEC, 0);
+        return;
+    }
+    n->fd = fd;
+    uv_poll_init(n->space->loop, n->poll, fd);
+    n->poll->data = n;
+    uv_poll_start(n->poll, UV_READABLE, readable);
+    uv_timer_stop(&n->away);
+    struct call *c = calloc(1, sizeof *c);
+    if (!c)
+        abort();
+    c->req = (struct noded_request){.version = NODED_VERSION, .op = NODED_HELLO, .tag = ++n->next_tag};
+    c->cb = hello_done;
+    c->user = n;
+    hmap_insert(&n->calls, &c->node, c->req.tag);
+    n->hello = c;
+    transmit(n, c); /* everything else follows its answer */
+}
+
+int noded_open(struct space *s, const struct noded_hooks *hooks, struct noded **out, struct err *e)
+{
+    struct noded *n = calloc(1, sizeof *n);
+    if (!n)
+        return err_set(e, ENOMEM, "connect to space-noded: out of memory");
+    n->space = s;
+    n->hooks = *hooks;
+    n->fd = -1;
+    snprintf(n->path, sizeof n->path, "%s/noded.sock", s->config.run);
+    uv_timer_init(s->loop, &n->retry);
+    uv_timer_init(s->loop, &n->away);
+    n->retry.data = n->away.data = n;
+    uv_timer_start(&n->away, fail_all, AWAY_MSEC, 0);
+    *out = n;
+    try_connect(&n->retry);
+    return 0;
+}
+
+void noded_close(struct noded *n)
+{
+    if (!n)
+        return;
+    drop_connection(n);
+    uv_timer_stop(&n->retry);
+    uv_timer_stop(&n->away);
+}
+
+void noded_send(struct noded *n, const struct noded_request *req, noded_callback *cb, void *user)
+{
+    struct call *c = calloc(1, sizeof *c);
+    if (!c)
+        abort();
+    c->req = *req;
+    c->req.version = NODED_VERSION;
+    c->req.tag = ++n->next_tag;
+    c->cb = cb;
+    c->user = user;
+    hmap_insert(&n->calls, &c->node, c->req.tag);
+    if (n->poll && !n->hello)
+        transmit(n, c);
+    else if (!n->poll && !uv_is_active((uv_handle_t *)&n->away))
+        uv_timer_start(&n->away, fail_all, AWAY_MSEC, 0);
+}
+
+struct step {
+    struct co *co;
+    struct noded_reply rep;
+    int fd;
+    bool repeated;
+};
+
+static void step_done(void *user, const struct noded_reply *rep, int fd, bool repeated)
+{
+    struct step *st = user;
+    st->rep = *rep;
+    st->fd = fd;
+    st->repeated = repeated;
+    co_wake(st->co, 0);
+}
+
+int noded_call(struct space *s, const struct noded_request *req, struct noded_reply *rep, int *fd, struct err *e)
+{
+    struct step st = {.co = co_self(s->co)};
+    noded_send(s->noded, req, step_done, &st);
+    co_wait_uncancellable(s->co);
+    if (st.rep.error == -EEXIST && st.repeated)
+        st.rep.error = 0;
+    if (fd)
+        *fd = st.fd;
+    else if (st.fd >= 0)
+        close(st.fd);
+    if (rep)
+        *rep = st.rep;
+    if (st.rep.error < 0)
+        return err_set(e, -st.rep.error, "%s", st.rep.sentence[0] ? st.rep.sentence : strerror(-st.rep.error));
+    return 0;
+}
