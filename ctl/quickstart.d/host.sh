@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What the host must bring: packages, the programs, users, KVM and libvirt. Everything here is safe to repeat.
+
+LIBVIRT_HOME=/var/lib/libvirt/qemu
+LIBVIRT_STARTED=/run/space-libvirt.pids # of the daemons that we started, for --down
+
+# Names in package lists that are not installed.
+missing_packages() {
+	local package
+	sed 's/#.*//' "$@" | tr -s '[:space:]' '\n' | sed '/^$/d' | sort -u | while read -r package; do
+		dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || echo "$package"
+	done
+}
+
+# install_packages LIST...
+install_packages() {
+	local missing
+	mapfile -t missing < <(missing_packages "$@")
+	if [ "${#missing[@]}" -eq 0 ]; then
+		note "all there"
+		return 0
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update
+	apt-get install -y --no-install-recommends "${missing[@]}"
+	note "installed ${missing[*]}"
+}
+
+build() {
+	if [ ! -f "$BUILD/build.ninja" ]; then
+		meson setup --prefix /usr/local "$BUILD" "$SOURCE"
+	fi
+	ninja -C "$BUILD"
+	note "in $BUILD"
+}
+
+install_programs() {
+	meson install -C "$BUILD" --no-rebuild --only-changed
+	note "spacectl in $BIN, daemons in $LIBEXEC"
+}
+
+prepare_users() {
+	getent group space >/dev/null || addgroup --system space
+	getent passwd space >/dev/null ||
+		adduser --system --ingroup space --home /nonexistent --no-create-home --disabled-login space
+	if [ -z "$INSTANCE" ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
+		id -nG "$SUDO_USER" | tr ' ' '\n' | grep -qx space || adduser "$SUDO_USER" space
+		note "user and group space; $SUDO_USER is in the group"
+	else
+		note "user and group space"
+	fi
+}
+
+# If QEMU's user cannot open /dev/kvm, libvirt probes QEMU anew at every start of a VM, 80 s each.
+prepare_virtualisation() {
+	getent group kvm >/dev/null || addgroup --system kvm
+	if [ -e /dev/kvm ]; then
+		chgrp kvm /dev/kvm
+		chmod 0660 /dev/kvm
+		note "/dev/kvm for group kvm"
+	else
+		note "no /dev/kvm: guests are emulated"
+	fi
+	chmod 0711 "$LIBVIRT_HOME"
+}
+
+libvirt_answers() {
+	virsh -q -c qemu:///system version >/dev/null 2>&1
+}
+
+start_libvirt() {
+	if libvirt_answers; then
+		note "was running"
+	elif has_systemd; then
+		systemctl enable --now virtlogd.socket libvirtd.service
+	else
+		pgrep -x virtlogd >/dev/null || virtlogd -d
+		pgrep -x libvirtd >/dev/null || libvirtd -d
+		pgrep -x 'virtlogd|libvirtd' >"$LIBVIRT_STARTED"
+		note "started"
+	fi
+	wait_until 30 "libvirtd" libvirt_answers
+}
+
+# Only what we started, and only when nobody uses it any more.
+stop_libvirt() {
+	local pid
+	[ -f "$LIBVIRT_STARTED" ] || return 0
+	if [ -n "$(virsh -q -c qemu:///system list --name 2>/dev/null)" ]; then
+		note "libvirtd stays: it has other domains"
+		return 0
+	fi
+	while read -r pid; do
+		case $(cat "/proc/$pid/comm" 2>/dev/null) in
+		libvirtd | virtlogd) kill "$pid" ;;
+		esac
+	done <"$LIBVIRT_STARTED"
+	rm -f "$LIBVIRT_STARTED"
+}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# The pool (a directory on btrfs, or a loop file with a btrfs of its own), the configuration, and the other directories.
+
+is_btrfs() {
+	[ "$(stat -f -c %T "$1" 2>/dev/null)" = btrfs ]
+}
+
+# Six tenths of what is free on the file system that holds it, at most 200G (20G for an instance); the file is sparse.
+pool_size() {
+	local free limit=200
+	free=$(df --output=avail -B 1G "$DATA" | tail -n 1)
+	[ -z "$INSTANCE" ] || limit=20
+	free=$((free * 6 / 10))
+	[ "$free" -le "$limit" ] || free=$limit
+	[ "$free" -ge 4 ] || {
+		echo "$DATA has room for a pool of only ${free}G; 4G are needed" >&2
+		return 1
+	}
+	echo "${free}G"
+}
+
+make_pool_image() {
+	local size
+	size=$(pool_size)
+	truncate -s "$size" "$POOL_IMAGE.new"
+	chmod 0600 "$POOL_IMAGE.new"
+	mkfs.btrfs -q -L space-pool "$POOL_IMAGE.new"
+	mv "$POOL_IMAGE.new" "$POOL_IMAGE" # complete, or not there
+}
+
+# So that the pool comes back after a reboot. Without systemd, ctl/quickstart brings it back.
+mount_pool_at_boot() {
+	local unit
+	unit=$(systemd-escape --path --suffix=mount "$POOL")
+	cat >"/etc/systemd/system/$unit" <<-UNIT
+		[Unit]
+		Description=Pool of the spacefs sandboxes
+
+		[Mount]
+		What=$POOL_IMAGE
+		Where=$POOL
+		Type=btrfs
+		Options=loop,noatime,discard=async
+
+		[Install]
+		WantedBy=multi-user.target
+	UNIT
+	systemctl daemon-reload
+	systemctl enable --now "$unit"
+}
+
+prepare_pool() {
+	mkdir -p "$DATA" "$POOL"
+	if mountpoint -q "$POOL"; then
+		is_btrfs "$POOL" || {
+			echo "$POOL is mounted, but no btrfs" >&2
+			return 1
+		}
+		note "$POOL is mounted"
+	elif [ ! -e "$POOL_IMAGE" ] && is_btrfs "$POOL"; then
+		note "$POOL lies on btrfs"
+	else
+		[ -e "$POOL_IMAGE" ] || make_pool_image
+		[ -e /dev/loop-control ] || modprobe loop
+		if [ -z "$INSTANCE" ] && has_systemd; then
+			mount_pool_at_boot
+		else
+			mount -o loop,noatime,discard=async "$POOL_IMAGE" "$POOL"
+		fi
+		note "$POOL_IMAGE ($(stat -c %s "$POOL_IMAGE" | numfmt --to=iec)) on $POOL"
+	fi
+	chmod 0711 "$POOL"
+}
+
+unmount_pool() {
+	local unit
+	if [ ! -e "$POOL_IMAGE" ] || ! mountpoint -q "$POOL"; then
+		return 0
+	fi
+	unit=$(systemd-escape --path --suffix=mount "$POOL" 2>/dev/null || true)
+	if [ -z "$INSTANCE" ] && has_systemd && [ -f "/etc/systemd/system/$unit" ]; then
+		systemctl disable --now "$unit"
+	else
+		wait_until 20 "$POOL is busy" umount "$POOL"
+	fi
+}
+
+# Directories, and the configuration unless there is one. RUN is root's, but the daemons' user may make its sockets in it.
+configure() {
+	mkdir -p "$MOUNT"
+	install -d -m 0700 -o space -g space "$STATE"
+	install -d -m 1775 -o root -g space "$RUN"
+	if [ -z "$INSTANCE" ] && has_systemd; then
+		echo "d $RUN 1775 root space" >/etc/tmpfiles.d/space.conf
+	fi
+	if [ -f "$CONF" ]; then
+		note "$CONF is kept"
+		return 0
+	fi
+	{
+		echo "# spacefs: see space.conf(5). What is not here has its default."
+		echo "pool = $POOL"
+		echo "run = $RUN"
+		echo "state = $STATE"
+		echo "mount = $MOUNT"
+		echo "guest = $GUEST"
+		echo "template = $DEFAULT_TEMPLATE"
+		if [ -n "$INSTANCE" ]; then
+			echo "vm_prefix = $VM_PREFIX"
+			echo "uid_base = $UID_BASE"
+			echo "memory = 128M"
+		fi
+	} >"$CONF.new"
+	mv "$CONF.new" "$CONF"
+	note "$CONF"
+}

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# The daemons: units under systemd, else runit's runsvdir with a service and a log each. Either restarts what dies.
+
+SERVICES="noded hostd spacefs" # in the order of their start
+
+service_program() {
+	case $1 in
+	spacefs) program spacefs ;;
+	*) program "space-$1" ;;
+	esac
+}
+
+# The command line of a daemon, for a run script.
+service_command() {
+	case $1 in
+	hostd) echo "setpriv --reuid=space --regid=space --init-groups --inh-caps=-all $(service_program "$1") --config $CONF" ;;
+	*) echo "$(service_program "$1") --config $CONF" ;;
+	esac
+}
+
+# A mount whose server was killed must go before a new one can come.
+service_prelude() {
+	[ "$1" != spacefs ] || cat <<-PRELUDE
+		if ! timeout 5 stat -f "$MOUNT" >/dev/null 2>&1; then umount -l "$MOUNT"; fi
+	PRELUDE
+}
+
+write_if_changed() {
+	local path=$1
+	cat >"$path.new"
+	chmod "$2" "$path.new"
+	if cmp -s "$path.new" "$path"; then
+		rm "$path.new"
+	else
+		mv "$path.new" "$path"
+	fi
+}
+
+write_runit_service() {
+	local name=$1
+	mkdir -p "$SV/$name/log" "$LOGS/$name"
+	write_if_changed "$SV/$name/run" 0755 <<-RUN
+		#!/bin/sh
+		exec 2>&1
+		$(service_prelude "$name")
+		exec $(service_command "$name")
+	RUN
+	write_if_changed "$SV/$name/log/run" 0755 <<-RUN
+		#!/bin/sh
+		exec svlogd -tt $LOGS/$name
+	RUN
+}
+
+runsvdir_pid() {
+	local pid
+	pid=$(cat "$RUN/runsvdir.pid" 2>/dev/null) || return 1
+	[ "$(cat "/proc/$pid/comm" 2>/dev/null)" = runsvdir ] || return 1
+	echo "$pid"
+}
+
+start_runit() {
+	local name
+	for name in $SERVICES; do
+		write_runit_service "$name"
+	done
+	if ! runsvdir_pid >/dev/null; then
+		# In a session of its own: it outlives this script and its terminal.
+		setsid sh -c "echo \$\$ >'$RUN/runsvdir.pid'; exec runsvdir -P '$SV'" </dev/null >/dev/null 2>&1 &
+	fi
+	for name in $SERVICES; do
+		wait_until 15 "runsv $name" test -p "$SV/$name/supervise/control"
+		restart_if_outdated "$name"
+		sv up "$SV/$name"
+	done
+}
+
+# A new program or another command line replaces a running daemon; VMs live on.
+restart_if_outdated() {
+	local name=$1 pid
+	pid=$(cat "$SV/$name/supervise/pid" 2>/dev/null || true)
+	[ -n "$pid" ] || return 0
+	if [ "$(readlink "/proc/$pid/exe")" != "$(service_program "$name")" ] || [ "$SV/$name/run" -nt "$SV/$name/supervise/pid" ]; then
+		sv restart "$SV/$name"
+	fi
+}
+
+start_systemd() {
+	local unit units=
+	for unit in space-noded space-hostd spacefs; do
+		install -m 0644 "$SOURCE/ctl/systemd/$unit.service" /etc/systemd/system/
+		units="$units $unit.service"
+	done
+	systemctl daemon-reload
+	# shellcheck disable=SC2086
+	systemctl enable $units
+	# shellcheck disable=SC2086
+	systemctl restart $units
+}
+
+service_log() {
+	if [ "$SUPERVISOR" = systemd ]; then
+		journalctl -n 20 --no-pager -u "$([ "$1" = spacefs ] && echo spacefs || echo "space-$1")"
+	else
+		tail -n 20 "$LOGS/$1/current"
+	fi
+}
+
+tree_answers() {
+	timeout 2 cat "$MOUNT/version" >/dev/null 2>&1
+}
+
+# ready SECONDS SERVICE COMMAND...: waits, and shows the service's log when it takes too long.
+ready() {
+	local limit=$1 name=$2
+	shift 2
+	wait_until "$limit" "$name" "$@" || {
+		echo "--- the end of its log:"
+		service_log "$name"
+		return 1
+	}
+}
+
+start_daemons() {
+	"start_$SUPERVISOR"
+	ready 30 noded test -S "$RUN/noded.sock"
+	ready 60 hostd test -S "$RUN/hostd.sock"
+	ready 60 spacefs tree_answers
+	note "$(tr '\n' ' ' <"$MOUNT/version")on $MOUNT, watched by $SUPERVISOR"
+}
+
+# Disks are consistent when the guests were asked to end. Whatever does not answer is ended with its QEMU below.
+stop_sandboxes() {
+	local path name count=0
+	tree_answers || return 0
+	for path in "$MOUNT"/sandboxes/*/state; do
+		name=${path%/state}
+		name=${name##*/}
+		case $(timeout 5 cat "$path" 2>/dev/null) in
+		running | paused | starting | creating)
+			timeout 60 "$(program spacectl)" --space "$MOUNT" stop "$name" &
+			count=$((count + 1))
+			[ $((count % 4)) -ne 0 ] || wait
+			;;
+		esac
+	done
+	wait
+	note "$count stopped"
+}
+
+stop_runit() {
+	local name pid
+	pid=$(runsvdir_pid) || return 0
+	for name in spacefs hostd noded; do
+		[ ! -d "$SV/$name/supervise" ] || sv -w 10 force-stop "$SV/$name" || true
+	done
+	kill -HUP "$pid" # it ends its runsv processes, which end the logs
+	wait_until 10 "runsvdir" gone "$pid"
+	rm -f "$RUN/runsvdir.pid"
+}
+
+gone() {
+	[ ! -d "/proc/$1" ]
+}
+
+stop_systemd() {
+	systemctl disable --now spacefs.service space-hostd.service space-noded.service
+}
+
+unmounted() {
+	! mountpoint -q "$1" && ! grep -qF " $1 " /proc/self/mounts
+}
+
+stop_daemons() {
+	"stop_$SUPERVISOR"
+	if ! unmounted "$MOUNT"; then
+		umount "$MOUNT" 2>/dev/null || umount -l "$MOUNT"
+	fi
+}
+
+# Domains of this instance that are still there.
+end_domains() {
+	local domain
+	virsh -q -c qemu:///system list --all --name 2>/dev/null | grep "^$VM_PREFIX-[0-9a-f]\{12\}\$" | while read -r domain; do
+		virsh -q -c qemu:///system destroy "$domain" || true
+	done
+}
