@@ -13,14 +13,18 @@ struct p9_call;
 /*
  * err == 0: `r` is the reply of the right type. err < 0: -errno from Rlerror, -EINTR after a cancel that came through,
  * -ECONNRESET when the connection went while the call was in flight, -EPROTO. `r` is NULL then; with err == 0 it is
- * valid during the callback only. New calls may be made inside. Called exactly once per call, never inside p9_client_call.
+ * valid during the callback only. An Rwalk may be short: then newfid was not made. It never holds more qids, data or count than was
+ * asked for (else -EPROTO for the connection). New calls may be made inside. Called exactly once per call, never inside p9_client_call.
  */
 typedef void p9_callback(void *user, int err, const struct p9_msg *r);
 
 /* NULL only when out of memory. The client starts disconnected. */
 struct p9_client *p9_client_create(void);
 
-/* Fails all calls in flight with -ECONNRESET, frees everything. NULL is fine. Not from inside a callback of this client. */
+/*
+ * Fails all calls in flight with -ECONNRESET, frees everything. NULL is fine. Not from inside a callback of this client. A callback
+ * that answers failure with a new call gets that one failed too, before this returns: it must not do so for ever.
+ */
 void p9_client_destroy(struct p9_client *c);
 
 /*
@@ -45,14 +49,14 @@ uint32_t p9_client_generation(const struct p9_client *c);
 /* Largest data in one read or write on this connection: msize - P9_IOHDR. */
 uint32_t p9_client_iounit(const struct p9_client *c);
 
-/* A fid number not in use; free it after the clunk's reply, or when the connection is gone (then it is a no-op). */
+/* A fid number not in use (P9_NOFID when out of memory); free it after the clunk's reply, or when the connection is gone (then it is a no-op). */
 uint32_t p9_client_fid_alloc(struct p9_client *c);
 void p9_client_fid_free(struct p9_client *c, uint32_t fid);
 
 /*
  * Sends a T-message (its tag is set by the library; data is copied out before return). Calls go out in order, without
  * waiting for each other's replies: dependent calls may be pipelined. Never NULL; when not connected or out of tags
- * (65,534 in flight) the callback reports -ENOTCONN or -EAGAIN at the next p9_client_run_pending or input.
+ * (65,280 in flight) the callback reports -ENOTCONN or -EAGAIN at the next p9_client_run_pending or input.
  */
 struct p9_call *p9_client_call(struct p9_client *c, struct p9_msg *t, p9_callback *cb, void *user);
 

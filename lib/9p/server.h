@@ -28,12 +28,14 @@ typedef void p9_handler(struct p9_request *r);
  *  - attach: r->fid is a new fid; on Rattach it is installed, else dropped (fid_free is called when aux is set).
  *  - walk: r->fid is the source, r->newfid the target (== r->fid when the client names the same number; the handler
  *    must then change r->fid->aux only if all names were walked). On an Rwalk with qids.n == names.n it is installed,
- *    else dropped. walk of an opened fid with names is refused with EBADF before the handler.
+ *    else dropped. An opened fid may be walked from (v9fs does that), but not moved: names and newfid == fid give EBADF. An
+ *    Rwalk without qids for a Twalk with names becomes Rlerror ENOENT.
  *  - xattrwalk: r->newfid likewise. clunk, remove: the number is free again once the handler replied, whatever the
  *    result; fid_free follows when no request uses the fid any more. A NULL clunk handler means plain success.
+ *    lopen and lcreate of an opened fid are refused with EBADF.
  *  - a request on a fid that an attach, walk or xattrwalk still in flight is about to install waits for it (clients pipeline
- *    walk, getattr, lopen); it gets EBADF when that one failed. lopen/lcreate and what follows on the same fid likewise:
- *    while an open of a fid is in flight, later requests on that fid wait. Nothing else is ordered.
+ *    walk, getattr, lopen); it gets EBADF when that one failed. lopen, lcreate, xattrcreate, clunk, remove and what follows on the
+ *    same fid likewise: while one of them is in flight on a fid, later requests on that fid wait. Nothing else is ordered.
  *  - rename, link: r->fid is `fid`, r->dirfid is `dfid`. renameat: r->fid is olddirfid, r->dirfid is newdirfid.
  *    mkdir, mknod, symlink, lcreate, unlinkat: r->fid is the directory.
  *  - count of read and readdir is already cut to what fits msize - P9_IOHDR.
@@ -58,19 +60,21 @@ struct p9_request {
      * with its result.
      */
     void (*cancel)(struct p9_request *r);
+    bool cancelled; /* set just before cancel is called, and when it would have been called but was not set */
     void *aux;
 };
 
 struct p9_server_config {
     uint32_t msize;          /* offered; 0 = P9_MSIZE_MAX */
     uint32_t max_fids;       /* 0 = 65536; further ones get ENFILE */
-    uint32_t max_requests;   /* 0 = 16384 in flight; at the limit p9_server_wants_input is false */
+    uint32_t max_requests;   /* 0 = 16384 in flight, Tflush included; at the limit p9_server_wants_input is false, as it is when
+                                the messages of requests in flight take 256 MiB */
     size_t max_output;       /* 0 = 8 MiB queued; above it p9_server_wants_input is false */
 };
 
 struct p9_transport {
     void *user;
-    /* Sends `len` bytes of a malloc'ed buffer; ownership passes. Must not call back into the session. */
+    /* Sends `len` bytes of a malloc'ed buffer; ownership passes. May call p9_server_sent, nothing else of the session. */
     void (*send)(void *user, void *buf, size_t len);
 };
 
@@ -83,7 +87,9 @@ struct p9_server *p9_server_create(const struct p9_backend *backend, const struc
 
 /*
  * Bytes from the peer, any split. Handlers run inside. Returns 0 or a negative errno (-EBADMSG malformed or a reply sent
- * by a client, -EMSGSIZE larger than msize): the session is then dead, close the transport and destroy it.
+ * by a client, a tag in use, anything but Tversion first; -EMSGSIZE larger than msize; -ENOBUFS when wants_input was ignored for
+ * 16 MiB; -ENOMEM): the session is then dead, everything in flight is cancelled; close the transport and destroy it. A handler
+ * may destroy the session: this returns 0 then.
  */
 int p9_server_input(struct p9_server *s, const void *buf, size_t len);
 
@@ -93,7 +99,10 @@ void p9_server_sent(struct p9_server *s, size_t len);
 /* False: stop reading from the peer until p9_server_sent or a reply made it true again. */
 bool p9_server_wants_input(const struct p9_server *s);
 
-/* Called (when set) each time wants_input may have turned true again outside of p9_server_sent. */
+/*
+ * Called (when set) each time wants_input turned true again outside of p9_server_sent and p9_server_input; also when the
+ * session died over input that it had put aside, which the next p9_server_input (of no bytes, if need be) tells.
+ */
 void p9_server_set_resume(struct p9_server *s, void (*resume)(void *user), void *user);
 
 /*
@@ -102,7 +111,12 @@ void p9_server_set_resume(struct p9_server *s, void (*resume)(void *user), void 
  */
 void p9_server_destroy(struct p9_server *s);
 
-/* Answers with message `m` (type = request type + 1 set by the library, as is the tag). Data is copied. */
+/*
+ * Answers with message `m` (type = request type + 1 set by the library, as is the tag). Data is copied. `r` is gone after.
+ * Outside of a handler (a deferred reply), requests that waited for this one run inside, as its last act, and the session's last
+ * reply after p9_server_destroy frees it. A message that does not fit msize becomes Rlerror EMSGSIZE; more data or qids than
+ * asked for, EIO.
+ */
 void p9_reply(struct p9_request *r, struct p9_msg *m);
 
 /* Answers Rlerror with a positive errno (Linux numbers). */

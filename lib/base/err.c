@@ -47,6 +47,6 @@ int err_wrap(struct err *e, const char *fmt, ...)
     va_end(ap);
     size_t len = n < 0 ? 0 : (size_t)n;
     if (len < sizeof e->msg)
-        snprintf(e->msg + len, sizeof e->msg - len, ": %s", old);
+        snprintf(e->msg + len, sizeof e->msg - len, ": %.*s", (int)(sizeof e->msg - len), old);
     return -e->code;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connected stream socket on a libuv loop: whole malloc'ed buffers out, bytes in, backpressure both ways.
+// The program must ignore SIGPIPE.
 #ifndef SPACE_LOOP_STREAM_H
 #define SPACE_LOOP_STREAM_H
 
@@ -10,7 +11,7 @@ struct stream;
 
 struct stream_ops {
     void (*input)(void *user, const void *buf, size_t len); /* bytes arrived */
-    void (*sent)(void *user, size_t len);                   /* bytes handed to the kernel; may be NULL */
+    void (*sent)(void *user, size_t len);                   /* handed to the kernel; may be NULL; may run inside stream_send */
     /* The peer closed (err 0) or it failed (-errno). Called at most once, never inside stream_send; then call stream_close. */
     void (*closed)(void *user, int err);
 };

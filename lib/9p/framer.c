@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Message framing: see framer.h.
+#include "9p/framer.h"
+
+#include "9p/codec.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for a first read of small messages; grown once the size field is known. */
+#define FIRST_CAP 512u
+
+static int reserve(struct p9_framer *f, size_t cap)
+{
+    if (cap <= f->cap)
+        return 0;
+    uint8_t *bigger = realloc(f->buf, cap);
+    if (!bigger)
+        return -ENOMEM;
+    f->buf = bigger;
+    f->cap = cap;
+    return 0;
+}
+
+static int check_size(size_t size, size_t max)
+{
+    if (size < P9_HDR)
+        return -EBADMSG;
+    return size > max ? -EMSGSIZE : 0;
+}
+
+/* Moves input into the buffer until it holds `want` bytes. */
+static void fill(struct p9_framer *f, const uint8_t **in, size_t *n, size_t want)
+{
+    size_t take = want - f->len < *n ? want - f->len : *n;
+    if (take)
+        memcpy(f->buf + f->len, *in, take);
+    f->len += take;
+    *in += take;
+    *n -= take;
+}
+
+int p9_framer_next(struct p9_framer *f, const uint8_t **in, size_t *n, size_t max,
+                   struct p9_frame *out)
+{
+    int rc;
+    if (!*n)
+        return 0;
+    if (!f->len && *n >= 4) {
+        size_t size = p9_peek_size(*in);
+        if ((rc = check_size(size, max)) < 0)
+            return rc;
+        if (size <= *n) {
+            *out = (struct p9_frame){.p = *in, .len = size};
+            *in += size;
+            *n -= size;
+            return 1;
+        }
+    }
+    if (f->len < 4) {
+        if ((rc = reserve(f, FIRST_CAP)) < 0)
+            return rc;
+        fill(f, in, n, 4);
+        if (f->len < 4)
+            return 0;
+    }
+    size_t size = p9_peek_size(f->buf);
+    if ((rc = check_size(size, max)) < 0 || (rc = reserve(f, size)) < 0)
+        return rc;
+    fill(f, in, n, size);
+    if (f->len < size)
+        return 0;
+    *out = (struct p9_frame){.p = f->buf, .len = size, .owned = f->buf, .cap = f->cap};
+    *f = (struct p9_framer){0};
+    return 1;
+}
+
+void p9_framer_recycle(struct p9_framer *f, struct p9_frame *frame)
+{
+    if (!f->buf && frame->owned) {
+        f->buf = frame->owned;
+        f->cap = frame->cap;
+        f->len = 0;
+    } else {
+        free(frame->owned);
+    }
+    frame->owned = NULL;
+}
+
+void p9_framer_finish(struct p9_framer *f)
+{
+    free(f->buf);
+    *f = (struct p9_framer){0};
+}

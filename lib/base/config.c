@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration file: one table of keys, defaults in the file's own syntax, so that both go
+// through the same checks.
+#include "base/config.h"
+
+#include "base/str.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_SIZE 1024u
+
+enum kind {
+    K_PATH,  /* absolute */
+    K_TEXT,  /* not empty, no control characters */
+    K_NAME,  /* str_name_valid */
+    K_ACCEL, /* auto, kvm, tcg */
+    K_U32,   /* min to max */
+    K_SIZE,  /* min to max, with K M G T */
+};
+
+struct key {
+    const char *name;
+    enum kind kind;
+    size_t offset, size;
+    uint64_t min, max;
+    const char *fallback; /* NULL: found at run time */
+};
+
+#define AT(member)  offsetof(struct config, member), sizeof((struct config *)0)->member
+#define SIZE_MIB(n) ((uint64_t)(n) << 20)
+#define SIZE_GIB(n) ((uint64_t)(n) << 30)
+
+static const struct key keys[] = {
+    {"pool", K_PATH, AT(pool), 0, 0, "/var/lib/space/pool"},
+    {"run", K_PATH, AT(run), 0, 0, "/run/space"},
+    {"state", K_PATH, AT(state), 0, 0, "/var/lib/space/state"},
+    {"mount", K_PATH, AT(mount), 0, 0, "/space"},
+    {"guest", K_PATH, AT(guest), 0, 0, "/usr/local/lib/space/guest"},
+    {"user", K_NAME, AT(user), 0, 0, "space"},
+    {"group", K_NAME, AT(group), 0, 0, "space"},
+    {"node", K_NAME, AT(node), 0, 0, NULL},
+    {"libvirt", K_TEXT, AT(libvirt), 0, 0, "qemu:///system"},
+    {"vm_prefix", K_NAME, AT(vm_prefix), 0, 0, "space"},
+    {"accel", K_ACCEL, AT(accel), 0, 0, "auto"},
+    {"uid_base", K_U32, AT(uid_base), 1000, INT32_MAX, "610000"},
+    {"uid_count", K_U32, AT(uid_count), 1, 1u << 20, "4096"},
+    {"memory", K_SIZE, AT(memory), SIZE_MIB(32), SIZE_GIB(1024), "256M"},
+    {"vcpus", K_U32, AT(vcpus), 1, 64, "1"},
+    {"disk", K_SIZE, AT(disk), SIZE_MIB(16), SIZE_GIB(65536), "10G"},
+    {"template", K_NAME, AT(template_), 0, 0, "debian"},
+    {"overcommit_percent", K_U32, AT(overcommit_percent), 10, 10000, "200"},
+    {"reserve_percent", K_U32, AT(reserve_percent), 0, 90, "5"},
+    {"max_sandboxes", K_U32, AT(max_sandboxes), 1, 1u << 20, "4096"},
+    {"max_jobs", K_U32, AT(max_jobs), 1, 1024, "1024"},
+    {"job_output", K_SIZE, AT(job_output), 4096, SIZE_GIB(1024), "64M"},
+};
+#define KEYS (sizeof keys / sizeof keys[0])
+
+static int set_text(const struct key *k, const char *value, char *dst, struct err *e)
+{
+    size_t len = strlen(value);
+    if (!len)
+        return err_set(e, EINVAL, "%s has no value", k->name);
+    if (len >= k->size)
+        return err_set(e, ENAMETOOLONG, "%s takes at most %zu bytes", k->name, k->size - 1);
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)value[i] < 0x20 || value[i] == 0x7f)
+            return err_set(e, EINVAL, "%s holds a control character", k->name);
+    if (k->kind == K_PATH && value[0] != '/')
+        return err_set(e, EINVAL, "%s must be an absolute path, not '%s'", k->name, value);
+    if (k->kind == K_NAME && !str_name_valid(value, len))
+        return err_set(e, EINVAL, "%s must be letters, digits, '.', '_' and '-', not '%s'", k->name,
+                       value);
+    if (k->kind == K_ACCEL && strcmp(value, "auto") != 0 && strcmp(value, "kvm") != 0 &&
+        strcmp(value, "tcg") != 0)
+        return err_set(e, EINVAL, "%s must be auto, kvm or tcg, not '%s'", k->name, value);
+    memcpy(dst, value, len + 1);
+    return 0;
+}
+
+static int set_number(const struct key *k, const char *value, void *dst, struct err *e)
+{
+    uint64_t n = 0;
+    int rc = k->kind == K_U32 ? str_parse_u64(value, UINT32_MAX, &n) : str_parse_size(value, &n);
+    if (rc == -EINVAL)
+        return err_set(e, EINVAL, "%s must be a number%s, not '%s'", k->name,
+                       k->kind == K_SIZE ? " such as 256M or 10G" : "", value);
+    if (rc < 0 || n < k->min || n > k->max) {
+        char min[24], max[24];
+        return err_set(e, ERANGE, "%s must be from %s to %s, not '%s'", k->name,
+                       str_format_size(k->min, min), str_format_size(k->max, max), value);
+    }
+    if (k->kind == K_U32)
+        *(uint32_t *)dst = (uint32_t)n;
+    else
+        *(uint64_t *)dst = n;
+    return 0;
+}
+
+static int set_key(struct config *c, const struct key *k, const char *value, struct err *e)
+{
+    void *dst = (char *)c + k->offset;
+    return k->kind == K_U32 || k->kind == K_SIZE ? set_number(k, value, dst, e)
+                                                 : set_text(k, value, dst, e);
+}
+
+static int set_defaults(struct config *c, struct err *e)
+{
+    for (size_t i = 0; i < KEYS; i++) {
+        int rc = keys[i].fallback ? set_key(c, &keys[i], keys[i].fallback, e) : 0;
+        if (rc < 0)
+            return rc;
+    }
+    if (gethostname(c->node, sizeof c->node) < 0 || !memchr(c->node, 0, sizeof c->node) ||
+        !str_name_valid(c->node, strlen(c->node)))
+        str_copy(c->node, sizeof c->node, "localhost");
+    return 0;
+}
+
+/* One line of the file; `seen` marks the keys that came before. */
+static int take_line(struct config *c, char *line, bool seen[KEYS], struct err *e)
+{
+    char *text = str_trim(line);
+    if (!*text || *text == '#')
+        return 0;
+    char *eq = strchr(text, '=');
+    if (!eq)
+        return err_set(e, EINVAL, "expected 'key = value', not '%s'", text);
+    *eq = 0;
+    char *name = str_trim(text), *value = str_trim(eq + 1);
+    for (size_t i = 0; i < KEYS; i++) {
+        if (strcmp(name, keys[i].name) != 0)
+            continue;
+        if (seen[i])
+            return err_set(e, EINVAL, "%s is set twice", name);
+        seen[i] = true;
+        return set_key(c, &keys[i], value, e);
+    }
+    return err_set(e, EINVAL, "unknown key '%s' (space.conf(5) lists the known ones)", name);
+}
+
+static int take_lines(struct config *c, FILE *f, const char *path, struct err *e)
+{
+    char line[LINE_SIZE];
+    bool seen[KEYS] = {false};
+    for (unsigned number = 1; fgets(line, sizeof line, f); number++) {
+        int rc = 0;
+        if (!strchr(line, '\n') && !feof(f))
+            rc = err_set(e, EINVAL, "the line is longer than %u bytes", LINE_SIZE - 2);
+        else
+            rc = take_line(c, line, seen, e);
+        if (rc < 0)
+            return e ? err_wrap(e, "%s:%u", path, number) : rc;
+    }
+    return ferror(f) ? err_sys(e, "cannot read %s", path) : 0;
+}
+
+int config_load(const char *path, struct config *out, struct err *e)
+{
+    memset(out, 0, sizeof *out);
+    int rc = set_defaults(out, e);
+    if (rc < 0)
+        return rc;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return err_sys(e, "cannot open the configuration %s", path);
+    rc = take_lines(out, f, path, e);
+    fclose(f);
+    if (rc == 0 && (uint64_t)out->uid_base + out->uid_count > INT32_MAX)
+        rc = err_set(e, ERANGE, "%s: uid_base + uid_count must stay below %d", path, INT32_MAX);
+    return rc;
+}
