@@ -38,7 +38,7 @@ tar_debian() {
 	# shellcheck disable=SC1091
 	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
 	# shellcheck disable=SC2016
-	mmdebstrap --variant=minbase --include="$DEBIAN_PACKAGES" \
+	mmdebstrap --format=tar --variant=minbase --dpkgopt=force-unsafe-io --include="$DEBIAN_PACKAGES" \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
 		--customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname"' \
