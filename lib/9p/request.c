@@ -3,10 +3,11 @@
 //
 // Theory of operation. A request is taken from the wire, enters the tag table, and is bound to the
 // fids that it names. A fid that an attach, walk, open or clunk in flight is about to change has a
-// *gate*, that request; a request that names a gated fid is put on the fid's waiting list, unbound,
-// and tried again from the start when the gate opens. Waiting requests hold nothing, so there is no
-// deadlock; lists are in order of arrival, and a request that came out of a list and finds a new
-// gate goes behind the others that came out with it, all of which do the same, so the order stays.
+// *gate*, that request; a request that names a gated fid is put on the fid's waiting list, and
+// tried again when the gate opens. While it waits it holds at most the fid that it is going to
+// install, gated, so that whatever follows on that number waits as well; it takes that first. So
+// requests wait for earlier ones only, and there is no deadlock. Lists are in order of arrival, and
+// requests that come out of one and find a new gate go behind that in the same order.
 //
 // A started request ends only by its reply. Its effect on fids (install, opened, gone) happens
 // there, then the flushes that wait for it are answered, in order. A flush of a request that has
@@ -109,6 +110,20 @@ static int check_name(const struct p9_msg *m, uint16_t offset)
     return s->len > P9_NAME_MAX ? -ENAMETOOLONG : 0;
 }
 
+static struct p9_fid *hold(struct fid *f)
+{
+    if (!f)
+        return NULL;
+    p9_fids_ref(f);
+    return &f->pub;
+}
+
+static void set_gate(struct request *r, struct fid *f)
+{
+    r->gated = f;
+    f->gate = r;
+}
+
 static int wait_for(struct fid *f, struct request *r)
 {
     p9_link_append(&f->waiting, &r->wait);
@@ -130,28 +145,23 @@ static int bind_existing(struct request *r, uint16_t offset, struct fid **out)
     return 0;
 }
 
-/* The fid that the message is to make; `source` when it names that one again. */
-static int bind_new(struct request *r, uint16_t offset, struct fid *source, struct fid **out)
+/* Takes the number of the fid that the request is to make, with a gate in front of it. */
+static int reserve(struct request *r, uint32_t id)
 {
     struct p9_server *s = r->pub.server;
-    *out = NULL;
-    if (!offset)
-        return 0;
-    uint32_t id = number_at(&r->msg, offset);
     struct fid *f = p9_fids_find(s, id);
     if (f && f->gate)
         return wait_for(f, r);
-    if (f && f == source) {
-        bool moves = r->msg.type != P9_Twalk || r->msg.Twalk.names.n > 0;
-        *out = f;
-        return f->pub.opened && moves ? -EBADF : 0;
-    }
     if (f || id == P9_NOFID)
         return -EBADF;
     if (s->fids.count >= s->config.max_fids)
         return -ENFILE;
-    *out = p9_fids_add(s, id);
-    return *out ? 0 : -ENOMEM;
+    f = p9_fids_add(s, id);
+    if (!f)
+        return -ENOMEM;
+    r->pub.newfid = hold(f);
+    set_gate(r, f);
+    return 0;
 }
 
 static int check_before_binding(const struct request *r)
@@ -165,40 +175,46 @@ static int check_before_binding(const struct request *r)
     return rc;
 }
 
-static struct p9_fid *hold(struct fid *f)
+/* Moving an opened fid would change what its reads and writes mean. */
+static bool may_change(const struct request *r, const struct fid *f, bool in_place)
 {
-    if (!f)
-        return NULL;
-    p9_fids_ref(f);
-    return &f->pub;
+    if (!f->pub.opened)
+        return true;
+    if (in_place)
+        return r->msg.type == P9_Twalk && r->msg.Twalk.names.n == 0;
+    return rules[r->msg.type].effect != E_OPEN;
 }
 
-/* 0: bound, gate set. WAITS: on a fid's list, to be tried again. Negative: refused, nothing held.
- */
+/* 0: bound, gate set. WAITS: on a fid's list, to be tried again. Negative: refused; what was
+ * reserved goes with the reply. */
 static int bind(struct request *r)
 {
     const struct rule *rule = &rules[r->msg.type];
-    struct fid *fid = NULL, *dirfid = NULL, *newfid = NULL;
-    int rc = bind_existing(r, rule->fid, &fid);
+    struct fid *fid, *dirfid;
+    bool in_place = rule->fid && rule->newfid &&
+                    number_at(&r->msg, rule->fid) == number_at(&r->msg, rule->newfid);
+    int rc = 0;
+    if (rule->newfid && !in_place && !r->gated)
+        rc = reserve(r, number_at(&r->msg, rule->newfid));
+    if (rc == 0)
+        rc = bind_existing(r, rule->fid, &fid);
     if (rc == 0)
         rc = bind_existing(r, rule->dirfid, &dirfid);
-    if (rc == 0 && rule->effect == E_OPEN && fid->pub.opened)
-        rc = -EBADF;
-    if (rc == 0)
-        rc = bind_new(r, rule->newfid, fid, &newfid);
     if (rc != 0)
         return rc;
-    if (!rule->fid) { /* attach: the new fid is the request's fid */
-        fid = newfid;
-        newfid = NULL;
-    }
-    r->pub.fid = hold(fid);
+    if (fid && !may_change(r, fid, in_place))
+        return -EBADF;
     r->pub.dirfid = hold(dirfid);
-    r->pub.newfid = hold(newfid);
-    if (rule->effect != E_NONE) {
-        r->gated = newfid ? newfid : fid;
-        r->gated->gate = r;
+    if (in_place)
+        r->pub.newfid = hold(fid);
+    if (rule->fid) {
+        r->pub.fid = hold(fid);
+    } else { /* attach: the new fid is the request's fid */
+        r->pub.fid = r->pub.newfid;
+        r->pub.newfid = NULL;
     }
+    if (rule->effect != E_NONE && !r->gated)
+        set_gate(r, fid);
     return 0;
 }
 
@@ -301,6 +317,14 @@ static void discard(struct request *r)
     free(r);
 }
 
+/* Of a request that no handler has seen yet: what it reserved goes as well. */
+static void discard_waiting(struct request *r)
+{
+    if (r->gated)
+        p9_fids_drop(r->pub.server, r->gated);
+    discard(r);
+}
+
 /* Answers the Tflush requests in `flushes`, and those that wait for them. Not recursive: a client
  * may chain 65,000. */
 static void answer_flushes(struct p9_server *s, struct p9_link *flushes)
@@ -400,7 +424,7 @@ static void flush(struct request *f)
         return;
     }
     if (old && old != f)
-        discard(old); /* waits for a gate: nobody has seen it yet */
+        discard_waiting(old);
     struct p9_link one;
     p9_link_init(&one);
     p9_link_append(&one, &f->wait);
@@ -416,7 +440,7 @@ void p9_request_orphan_all(struct p9_server *s)
     while (!p9_link_empty(&s->active)) {
         struct request *r = p9_link_entry(s->active.next, struct request, all);
         if (!r->started) {
-            discard(r);
+            discard_waiting(r);
             continue;
         }
         hmap_remove(&s->tags, &r->node);
