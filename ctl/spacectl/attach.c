@@ -7,13 +7,15 @@
 // does not work on them; so each has a thread, the main thread takes `wait`, and one thread takes
 // the signals, which all others block:
 //
-//   signals  SIGINT SIGQUIT SIGTERM SIGHUP: passed to the job. Before the job runs, they remove it
-//   and end the program. The third
-//            SIGINT does so too: the way out when a sandbox no longer answers. SIGWINCH: the
-//            terminal's size goes to `tty`.
-//   feeder   stdin to the job's stdin; the end of file, and a terminal where the job has none,
-//   close it at once. pumps    stdout and stderr, each at its own offset, so that nothing is lost
-//   or doubled when a read is interrupted.
+// Signals: SIGINT, SIGQUIT, SIGTERM and SIGHUP are passed to the job. Before it runs they remove it
+// and end the program, and the third SIGINT does so too: the way out when a sandbox no longer
+// answers. SIGWINCH passes on the terminal's size; SIGTSTP and SIGCONT give it back meanwhile.
+//
+// Feeder: stdin to the job's stdin. At the end of the file, and at once for a terminal when the job
+// has none, it is closed.
+//
+// Pumps: stdout and stderr, each at its own offset, so that nothing is lost or doubled when a read
+// is interrupted.
 //
 // `wait` answers when the job's first process has ended; a child left behind may hold the streams
 // open for ever. So when it has answered, the pumps are told (`ended`), interrupted with SIGUSR1
@@ -58,13 +60,35 @@ struct attachment {
     struct pump out, err;
 };
 
-/* Gives up on the job and ends the program, from whatever thread. */
+static void *remove_main(void *arg)
+{
+    struct attachment *a = arg;
+    job_remove(&a->job);
+    return NULL;
+}
+
+/* Absolute time for the timed joins. */
+static struct timespec in_ms(long ms)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    ts.tv_nsec += ms * 1000000;
+    ts.tv_sec += ts.tv_nsec / 1000000000;
+    ts.tv_nsec %= 1000000000;
+    return ts;
+}
+
+/* Gives up on the job and ends the program, from whatever thread; within a second, even if the
+ * mount no longer answers. */
 static void abandon(struct attachment *a, int status)
 {
+    pthread_t thread;
+    const struct timespec until = in_ms(1000);
     if (atomic_flag_test_and_set(&a->leaving))
         return;
     terminal_restore();
-    job_remove(&a->job);
+    if (pthread_create(&thread, NULL, remove_main, a) == 0)
+        pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until);
     _exit(status);
 }
 
@@ -124,7 +148,17 @@ static void *signals_main(void *arg)
     struct attachment *a = arg;
     int signal, interrupts = 0;
     while (sigwait(&a->signals, &signal) == 0) {
-        bool to_end = signal != SIGWINCH;
+        if (signal == SIGTSTP) { /* from outside: in raw mode Ctrl-Z goes to the sandbox */
+            terminal_restore();
+            kill(getpid(), SIGSTOP);
+            continue;
+        }
+        if (signal == SIGCONT && atomic_load(&a->running)) {
+            struct err ignored;
+            terminal_raw(&ignored);
+            signal = SIGWINCH;
+        }
+        bool to_end = signal != SIGWINCH && signal != SIGCONT;
         if (signal == SIGINT)
             interrupts++;
         if (to_end && (!atomic_load(&a->running) || interrupts >= 3))
@@ -213,14 +247,10 @@ static int pump_start(struct attachment *a, struct pump *p, const char *name, in
 static void pump_finish(struct pump *p)
 {
     long wait_ms = 1;
-    struct timespec until;
     if (!p->started)
         return;
     for (;;) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += wait_ms * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        const struct timespec until = in_ms(wait_ms);
         if (pthread_clockjoin_np(p->thread, NULL, CLOCK_MONOTONIC, &until) != ETIMEDOUT)
             return;
         pthread_kill(p->thread, SIGUSR1);
@@ -241,8 +271,11 @@ static int prepare_signals(struct attachment *a, struct err *e)
     sigaddset(&a->signals, SIGQUIT);
     sigaddset(&a->signals, SIGTERM);
     sigaddset(&a->signals, SIGHUP);
-    if (a->terminal)
+    if (a->terminal) {
         sigaddset(&a->signals, SIGWINCH);
+        sigaddset(&a->signals, SIGTSTP);
+        sigaddset(&a->signals, SIGCONT);
+    }
     sigaction(SIGUSR1, &wake, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
     int code = pthread_sigmask(SIG_BLOCK, &a->signals, NULL);
@@ -320,7 +353,8 @@ int attach_run(const struct tree *t, const struct job_spec *spec, struct err *e)
         else
             atomic_store(&a->running, true), rc = carry(a, e);
     }
-    if (!atomic_flag_test_and_set(&a->leaving))
-        job_remove(&a->job);
+    while (atomic_flag_test_and_set(&a->leaving))
+        pause(); /* another thread is ending the program */
+    job_remove(&a->job);
     return rc;
 }

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,9 +30,24 @@ static int job_fail(const struct job *job, int code, const char *what, const cha
     return rc < 0 ? rc : tree_fail(job->tree, code, what, path, e);
 }
 
+/* An open by the mount's path, for when the descriptors belong to a mount or a server that is gone.
+ * -1 with errno. */
+static int open_anew(const struct job *job, const char *name, int flags)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/%s/%s", job->tree->path, job->path, name);
+    if (n < 0 || (size_t)n >= sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    return open(path, flags | O_CLOEXEC);
+}
+
 int job_open(const struct job *job, const char *name, int flags, struct err *e)
 {
     int fd = openat(job->dir, name, flags | O_CLOEXEC);
+    if (fd < 0 && (errno == ENOTCONN || errno == ESTALE))
+        fd = open_anew(job, name, flags);
     return fd < 0 ? job_fail(job, errno, "open", name, e) : fd;
 }
 
@@ -121,7 +137,11 @@ int job_resize(const struct job *job, unsigned columns, unsigned rows)
 
 void job_remove(struct job *job)
 {
-    unlinkat(job->tree->fd, job->path, AT_REMOVEDIR);
+    char path[PATH_MAX];
+    if (unlinkat(job->tree->fd, job->path, AT_REMOVEDIR) < 0 &&
+        (errno == ENOTCONN || errno == ESTALE) &&
+        (size_t)snprintf(path, sizeof path, "%s/%s", job->tree->path, job->path) < sizeof path)
+        rmdir(path);
     if (job->dir >= 0)
         close(job->dir);
     job->dir = -1;
@@ -130,15 +150,9 @@ void job_remove(struct job *job)
 static ssize_t stream_try(struct stream *s, void *buf, size_t size)
 {
     if (s->fd < 0) {
-        char path[TREE_PATH_MAX];
-        struct err ignored;
-        int rc = tree_path(path, &ignored, "%s/%s", s->job->path, s->name);
-        if (rc < 0)
-            return rc;
-        /* By its whole path: after a restart of the platform the directory's descriptor may be
-         * stale. */
-        s->fd = openat(s->job->tree->fd, path,
-                       O_RDONLY | O_CLOEXEC | (s->nonblocking ? O_NONBLOCK : 0));
+        int flags = O_RDONLY | O_CLOEXEC | (s->nonblocking ? O_NONBLOCK : 0);
+        s->fd =
+            s->retried ? open_anew(s->job, s->name, flags) : openat(s->job->dir, s->name, flags);
         if (s->fd < 0)
             return -errno;
     }
@@ -157,6 +171,7 @@ ssize_t stream_read(struct stream *s, void *buf, size_t size)
         if (n >= 0 || n == -EAGAIN || n == -EINTR || n == -ENOENT)
             return n;
         stream_close(s);
+        s->retried = true;
         if (now_ms() >= deadline)
             return n;
         nanosleep(&pause, NULL);

@@ -61,6 +61,7 @@ struct stream {
     int fd;           /* -1: not open yet */
     off_t offset;
     bool nonblocking; /* of the next open */
+    bool retried;     /* the first descriptor failed */
 };
 
 /* Bytes, 0 at the end, -EAGAIN (nonblocking), -EINTR (a signal came), -ENOENT (the job is gone) or

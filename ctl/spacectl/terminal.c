@@ -30,23 +30,25 @@ static void on_crash(int signal)
     raise(signal); /* SA_RESETHAND: now it ends the program as it would have */
 }
 
-static void prepare(void)
+static int prepare(struct err *e)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     struct sigaction action = {.sa_handler = on_crash, .sa_flags = (int)SA_RESETHAND};
+    if (tcgetattr(STDIN_FILENO, &saved.cooked) < 0)
+        return err_set(e, ENOTTY, "standard input is no terminal (use `spacectl exec`)");
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         sigaction(fatal[i], &action, NULL);
     atexit(terminal_restore);
     saved.prepared = true;
+    return 0;
 }
 
 int terminal_raw(struct err *e)
 {
     struct termios raw;
-    if (tcgetattr(STDIN_FILENO, &saved.cooked) < 0)
-        return err_set(e, ENOTTY, "standard input is no terminal (use `spacectl exec`)");
-    if (!saved.prepared)
-        prepare();
+    int rc = saved.prepared ? 0 : prepare(e); /* only once: later the terminal may be raw already */
+    if (rc < 0)
+        return rc;
     raw = saved.cooked;
     cfmakeraw(&raw);
     atomic_store(&saved.raw, true);
