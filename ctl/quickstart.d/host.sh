@@ -83,12 +83,17 @@ start_libvirt() {
 	wait_until 30 "libvirtd" libvirt_answers
 }
 
+# Connections to libvirtd that are open.
+libvirt_clients() {
+	awk '$6 == "03" && $8 ~ "/libvirt/libvirt-sock$"' /proc/net/unix | wc -l
+}
+
 # Only what we started, and only when nobody uses it any more.
 stop_libvirt() {
 	local pid
 	[ -f "$LIBVIRT_STARTED" ] || return 0
-	if [ -n "$(virsh -q -c qemu:///system list --name 2>/dev/null)" ]; then
-		note "libvirtd stays: it has other domains"
+	if [ -n "$(virsh -q -c qemu:///system list --name 2>/dev/null)" ] || [ "$(libvirt_clients)" -gt 0 ]; then
+		note "libvirtd stays: others use it"
 		return 0
 	fi
 	while read -r pid; do

@@ -37,11 +37,14 @@ struct command {
 /* Every command of the program, and a NULL. */
 extern const struct command *const commands[];
 
+// clang-format off
 #define COMMANDS(X)                                                                                \
-    X(create)                                                                                      \
-    X(ls) X(exec) X(shell) X(cp) X(start) X(pause) X(resume) X(stop) X(kill) X(fork)               \
-        X(snapshot_create) X(snapshot_ls) X(snapshot_rm) X(rollback) X(mv) X(rm) X(events)         \
-            X(template_ls) X(template_build) X(template_rm) X(doctor)
+    X(create) X(ls) X(exec) X(shell) X(cp)                                                         \
+    X(start) X(pause) X(resume) X(stop) X(kill)                                                    \
+    X(fork) X(snapshot_create) X(snapshot_ls) X(snapshot_rm) X(rollback) X(mv) X(rm)               \
+    X(template_ls) X(template_build) X(template_rm)                                                \
+    X(events) X(doctor)
+// clang-format on
 
 #define DECLARE(name) extern const struct command command_##name;
 COMMANDS(DECLARE)
