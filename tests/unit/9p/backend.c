@@ -237,9 +237,9 @@ void peer_expect_at(const char *file, int line, struct peer *p, uint8_t type, ui
     p->out_len -= size;
     check_int(file, line, "decoding the reply", p9_decode(p->reply_bytes, size, &p->reply), 0);
     if (p->reply.type != type)
-        fprintf(stderr, "%s:%d: got %s (code %u), expected %s\n", file, line, p9_type_name(p->reply.type),
-                p->reply.type == P9_Rlerror ? p->reply.Rlerror.ecode : 0,
-                p9_type_name(type));
+        fprintf(stderr, "%s:%d: got %s (code %u), expected %s\n", file, line,
+                p9_type_name(p->reply.type),
+                p->reply.type == P9_Rlerror ? p->reply.Rlerror.ecode : 0, p9_type_name(type));
     check_int(file, line, "type of the reply", p->reply.type, type);
     check_int(file, line, "tag of the reply", p->reply.tag, tag);
     if (!p->hold_output)
