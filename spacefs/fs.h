@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the whole of spacefs shares: one mount, its loop, its connection to space-hostd and its tables.
+#ifndef SPACEFS_FS_H
+#define SPACEFS_FS_H
+
+#include "base/config.h"
+#include "base/hmap.h"
+#include "loop/co.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct conn;
+struct copy;
+struct fid_ref;
+struct fuse_session;
+struct handle;
+struct node;
+struct session;
+struct task;
+struct watcher;
+
+/* Requests under way, of everyone and of one uid. hostd's session takes 16,384 at once and then reads nothing more; below that
+ * one user's blocked reads are that user's only. */
+#define FS_REQUESTS_MAX     14000u
+#define FS_REQUESTS_UID_MAX 4096u
+
+struct fs {
+    struct config config;
+    uv_loop_t *loop;
+    struct co_sched *co;
+    struct conn *conn;
+    struct fuse_session *session;
+    struct session *poller; /* session.c */
+    int mount_fd;           /* /dev/fuse */
+
+    /* node.c */
+    struct node *top;
+    struct hmap nodes; /* by parent and name */
+    uint64_t synthetic; /* inode numbers given to files that exist here only */
+
+    /* fid.c */
+    struct hmap fids;                  /* by node and uid */
+    struct fid_ref *fid_new, *fid_old; /* most and least recently used */
+
+    /* task.c */
+    struct task *tasks; /* all that are alive */
+    struct task *interrupted;
+    uv_timer_t interrupt_timer;
+
+    /* request.c */
+    struct hmap users; /* requests in flight by uid */
+    unsigned requests;
+
+    /* poll.c */
+    struct watcher *watchers;
+
+    /* gesture.c */
+    struct copy *copies;
+    unsigned copy_count;
+    struct handle *sources; /* files that a maker has open for reading */
+};
+
+#endif

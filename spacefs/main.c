@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// spacefs: mounts the tree that space-hostd serves.
+#include "base/log.h"
+#include "spacefs/conn.h"
+#include "spacefs/gesture.h"
+#include "spacefs/isolate.h"
+#include "spacefs/node.h"
+#include "spacefs/session.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] = "usage: spacefs [--config FILE] [--debug]\n"
+                            "Mounts the tree of space-hostd where FILE (default " CONFIG_PATH_DEFAULT ") says, in the\n"
+                            "foreground. Must be started as root; runs as the configured user. SIGTERM ends it; then\n"
+                            "detach the mount with umount -l.\n";
+
+struct options {
+    const char *config;
+    bool debug;
+};
+
+/* Returns -1 to go on, else the exit status. */
+static int parse_options(int argc, char **argv, struct options *o)
+{
+    static const struct option table[] = {
+        {"config", required_argument, NULL, 'c'}, {"debug", no_argument, NULL, 'd'},
+        {"help", no_argument, NULL, 'h'},         {"version", no_argument, NULL, 'v'},
+        {NULL, 0, NULL, 0},
+    };
+    o->config = CONFIG_PATH_DEFAULT;
+    for (int c; (c = getopt_long(argc, argv, "", table, NULL)) >= 0;) {
+        if (c == 'c')
+            o->config = optarg;
+        else if (c == 'd')
+            o->debug = true;
+        else if (c == 'v')
+            return printf("spacefs %s\n", SPACE_VERSION) < 0;
+        else
+            return fputs(usage, c == 'h' ? stdout : stderr) < 0 || c != 'h';
+    }
+    if (optind == argc)
+        return -1;
+    fputs(usage, stderr);
+    return 1;
+}
+
+static void on_unmounted(struct fs *fs)
+{
+    log_info("unmounted");
+    uv_stop(fs->loop);
+}
+
+static void on_signal(uv_signal_t *h, int number)
+{
+    log_info("signal %d: ending", number);
+    uv_stop(h->loop);
+}
+
+static void on_connection(struct fs *fs, bool up)
+{
+    if (!up)
+        gesture_disconnected(fs);
+}
+
+static int open_loop(struct fs *fs, struct err *e)
+{
+    fs->loop = uv_default_loop();
+    fs->co = fs->loop ? co_sched_create(fs->loop) : NULL;
+    if (!fs->co)
+        return err_set(e, ENOMEM, "cannot create an event loop");
+    uv_timer_init(fs->loop, &fs->interrupt_timer);
+    fs->interrupt_timer.data = fs;
+    return 0;
+}
+
+static int serve(struct fs *fs, struct err *e)
+{
+    char socket[sizeof fs->config.run + sizeof "/hostd.sock"];
+    uv_signal_t terminate, interrupt;
+    int rc = session_start(fs, on_unmounted, e);
+    if (rc < 0)
+        return rc;
+    snprintf(socket, sizeof socket, "%s/hostd.sock", fs->config.run);
+    fs->conn = conn_create(fs, socket, on_connection);
+    uv_signal_init(fs->loop, &terminate);
+    uv_signal_init(fs->loop, &interrupt);
+    uv_signal_start(&terminate, on_signal, SIGTERM);
+    uv_signal_start(&interrupt, on_signal, SIGINT);
+    uv_run(fs->loop, UV_RUN_DEFAULT);
+    session_close(fs);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct fs fs = {0};
+    struct err e = {0};
+    struct options o = {0};
+    int status = parse_options(argc, argv, &o);
+    if (status >= 0)
+        return status;
+    if (o.debug)
+        log_set_level(LOG_L_DEBUG);
+    signal(SIGPIPE, SIG_IGN);
+    if (config_load(o.config, &fs.config, &e) < 0 || open_loop(&fs, &e) < 0)
+        goto failed;
+    node_init(&fs);
+    if (session_open(&fs, &e) < 0 || isolate_become(fs.config.user, fs.config.group, &e) < 0)
+        goto failed;
+    log_info("spacefs %s mounted at %s", SPACE_VERSION, fs.config.mount);
+    if (serve(&fs, &e) < 0)
+        goto failed;
+    return 0;
+failed:
+    log_error("%s", e.msg);
+    session_undo(&fs);
+    return 1;
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading and writing.
+#include "spacefs/ops.h"
+
+#include "9p/client.h"
+#include "spacefs/conn.h"
+#include "spacefs/gesture.h"
+#include "spacefs/lock.h"
+#include "spacefs/poll.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A request of the kernel is at most 1 MiB, a message carries a little less: two parts, four when the server offers less. */
+#define PARTS_MAX 4u
+
+static void reply_data(struct req *r, const void *data, size_t len)
+{
+    fuse_req_t fuse = r->fuse;
+    r->fuse = NULL;
+    r->handle->was_read = true;
+    r->handle->next_offset = (uint64_t)r->off + len;
+    fuse_reply_buf(fuse, data, len);
+}
+
+/* Length of each part of `size` bytes. */
+static size_t part_size(struct task *t, size_t size)
+{
+    size_t unit = p9_client_iounit(conn_client(t->fs->conn));
+    size_t parts = (size + unit - 1) / unit;
+    if (parts > PARTS_MAX)
+        return unit; /* the rest is not asked for: a short result */
+    return parts > 1 ? (size / parts + 4095) & ~(size_t)4095 : size;
+}
+
+/* --- read --- */
+
+static struct call *start_read(struct task *t, uint32_t fid, uint64_t offset, size_t count)
+{
+    struct p9_msg m = {.type = P9_Tread};
+    m.Tread = (struct p9_Tread){.fid = fid, .offset = offset, .count = (uint32_t)count};
+    return call_start(t, &m);
+}
+
+/* One message: answered from the connection's buffer. */
+static int read_whole(struct req *r, uint32_t fid)
+{
+    struct call *c = start_read(&r->task, fid, (uint64_t)r->off, r->size);
+    int rc = call_wait(c);
+    if (rc == 0) {
+        const struct p9_data *d = &c->reply.Rread.data;
+        reply_data(r, d->p, d->len < r->size ? d->len : r->size);
+    }
+    call_end(c);
+    return rc;
+}
+
+/* Several at once; what follows a short part does not count. */
+static int read_parts(struct req *r, uint32_t fid, size_t part)
+{
+    struct call *calls[PARTS_MAX] = {0};
+    size_t n = 0, done = 0;
+    bool more = true;
+    int rc = 0;
+    if (!r->owned && !(r->owned = malloc(r->size)))
+        return -ENOMEM;
+    for (size_t at = 0; at < r->size && n < PARTS_MAX; at += part, n++)
+        calls[n] = start_read(&r->task, fid, (uint64_t)r->off + at, r->size - at < part ? r->size - at : part);
+    for (size_t i = 0; i < n && more; i++) {
+        int result = call_wait(calls[i]);
+        const struct p9_data *d = &calls[i]->reply.Rread.data;
+        size_t want = r->size - done < part ? r->size - done : part;
+        more = result == 0 && d->len >= want;
+        if (result == 0 && d->len) {
+            size_t len = d->len < want ? d->len : want;
+            memcpy(r->owned + done, d->p, len);
+            done += len;
+        } else if (result < 0 && i == 0) {
+            rc = result;
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        call_end(calls[i]);
+    if (rc == 0)
+        reply_data(r, r->owned, done);
+    return rc;
+}
+
+static int read_once(struct req *r)
+{
+    uint32_t fid;
+    int rc = handle_fid(&r->task, r->handle, (r->flags & O_NONBLOCK) != 0, &fid);
+    if (rc < 0)
+        return rc;
+    size_t part = part_size(&r->task, r->size);
+    return part >= r->size ? read_whole(r, fid) : read_parts(r, fid, part);
+}
+
+static void reply_text(fuse_req_t fuse, struct handle *h, size_t size, off_t off)
+{
+    h->was_read = true;
+    size_t at = (uint64_t)off < h->text_len ? (size_t)off : h->text_len;
+    size_t left = h->text_len - at;
+    fuse_reply_buf(fuse, h->text + at, left < size ? left : size);
+}
+
+static void read_(struct req *r)
+{
+    struct handle *h = r->handle;
+    int rc = lock_check(r->task.fs, r->handle, r->lock_owner);
+    if (rc == 0)
+        rc = poll_before_read(&r->task, h, (uint64_t)r->off, r->size, (r->flags & O_NONBLOCK) != 0);
+    if (rc > 0) { /* read ahead for a poller */
+        size_t len = (size_t)rc;
+        reply_data(r, poll_data(h), len);
+        poll_consume(h, len);
+        return;
+    }
+    if (rc == 0 && h->text) { /* refreshed, because poll saw a change */
+        fuse_req_t fuse = r->fuse;
+        r->fuse = NULL;
+        reply_text(fuse, h, r->size, r->off);
+        return;
+    }
+    if (rc == 0) {
+        do
+            rc = read_once(r);
+        while (task_again(&r->task, &rc));
+    }
+    if (rc < 0)
+        request_error(r, rc);
+}
+
+void ops_read(fuse_req_t fuse, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+    if (h->node->kind == NODE_SWALLOWED || gesture_skips(h)) {
+        fuse_reply_buf(fuse, NULL, 0);
+        return;
+    }
+    if (h->text && !poll_wants_refresh(h, off)) {
+        reply_text(fuse, h, size, off);
+        return;
+    }
+    struct req *r = request_create(fuse, ino);
+    if (!r)
+        return;
+    request_handle(r, fi);
+    r->size = size;
+    r->off = off;
+    if (node_is_control(h->node))
+        r->task.grace_msec = 0; /* it may block for ever by design; EINTR is an expected answer */
+    request_run(r, read_);
+}
+
+/* --- write --- */
+
+static struct call *start_write(struct task *t, uint32_t fid, uint64_t offset, const char *data, size_t len)
+{
+    struct p9_msg m = {.type = P9_Twrite};
+    m.Twrite = (struct p9_Twrite){.fid = fid, .offset = offset, .data = {.p = data, .len = (uint32_t)len}};
+    return call_start(t, &m);
+}
+
+/* Bytes written from the start without a gap, or the first part's error. `data` is not used after the first wait. */
+static int write_parts(struct req *r, uint32_t fid, const char *data, size_t part)
+{
+    struct call *calls[PARTS_MAX] = {0};
+    size_t n = 0;
+    long done = 0;
+    bool more = true;
+    for (size_t at = 0; at < r->size && n < PARTS_MAX; at += part, n++)
+        calls[n] = start_write(&r->task, fid, (uint64_t)r->off + at, data + at, r->size - at < part ? r->size - at : part);
+    for (size_t i = 0; i < n && more; i++) {
+        int rc = call_wait(calls[i]);
+        size_t want = r->size - i * part < part ? r->size - i * part : part;
+        size_t count = rc < 0 ? 0 : calls[i]->reply.Rwrite.count;
+        if (rc < 0 && i == 0)
+            done = rc;
+        else
+            done += (long)(count < want ? count : want);
+        more = count >= want;
+    }
+    for (size_t i = 0; i < n; i++)
+        call_end(calls[i]);
+    return (int)done;
+}
+
+static int write_once(struct req *r, const char *data)
+{
+    uint32_t fid;
+    int rc = handle_fid(&r->task, r->handle, (r->flags & O_NONBLOCK) != 0, &fid);
+    if (rc < 0)
+        return rc;
+    size_t part = part_size(&r->task, r->size);
+    if (node_is_control(r->handle->node) && part < r->size)
+        return -EMSGSIZE; /* a write to a control file is one message or none */
+    return write_parts(r, fid, data, part ? part : 1);
+}
+
+static void write_(struct req *r)
+{
+    int rc = lock_check(r->task.fs, r->handle, r->lock_owner);
+    if (rc == 0) {
+        do {
+            rc = write_once(r, r->owned ? r->owned : r->borrowed);
+            rc = rc == TASK_UNSENT && !r->owned ? -EIO : task_once(rc);
+        } while (task_again(&r->task, &rc));
+    }
+    if (rc >= 0)
+        gesture_wrote(r->handle);
+    fuse_req_t fuse = r->fuse;
+    if (rc < 0) {
+        request_error(r, rc);
+        return;
+    }
+    r->fuse = NULL;
+    fuse_reply_write(fuse, (size_t)rc);
+}
+
+void ops_write(fuse_req_t fuse, fuse_ino_t ino, const char *data, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    struct fs *fs = fuse_req_userdata(fuse);
+    struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+    if (h->node->kind == NODE_SWALLOWED) {
+        gesture_swallowed(h);
+        fuse_reply_write(fuse, size);
+        return;
+    }
+    struct req *r = request_create(fuse, ino);
+    if (!r)
+        return;
+    request_handle(r, fi);
+    r->size = size;
+    r->off = off;
+    r->borrowed = data;
+    if (!handle_is_ready(fs, h, (fi->flags & O_NONBLOCK) != 0)) { /* it will wait before the data is sent */
+        r->owned = malloc(size ? size : 1);
+        if (!r->owned) {
+            request_abandon(r, -ENOMEM);
+            return;
+        }
+        memcpy(r->owned, data, size);
+    }
+    if (node_is_control(h->node))
+        r->task.grace_msec = 0;
+    request_run(r, write_);
+}
