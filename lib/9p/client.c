@@ -304,7 +304,9 @@ void p9_client_connect(struct p9_client *c, const struct p9_transport *transport
                        p9_callback *ready, void *user)
 {
     struct p9_msg t = {.type = P9_Tversion, .tag = P9_NOTAG};
-    drop_connection(c);
+    do
+        drop_connection(c);
+    while (c->attached); /* a callback connected: this call is the one that counts */
     forget_fids(c);
     c->generation++;
     c->transport = *transport;

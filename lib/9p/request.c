@@ -311,6 +311,8 @@ static void discard(struct request *r)
     p9_fids_unref(s, (struct fid *)r->pub.newfid);
     p9_link_remove(&r->all);
     p9_link_remove(&r->wait);
+    while (!p9_link_empty(&r->flushes)) /* only when all are forgotten: else they were answered */
+        p9_link_remove(r->flushes.next);
     s->requests--;
     s->held -= r->frame.len;
     p9_framer_recycle(&s->framer, &r->frame);
