@@ -181,7 +181,9 @@ stop_daemons() {
 # Domains of this instance that are still there.
 end_domains() {
 	local domain
-	virsh -q -c qemu:///system list --all --name 2>/dev/null | grep "^$VM_PREFIX-[0-9a-f]\{12\}\$" | while read -r domain; do
-		virsh -q -c qemu:///system destroy "$domain" || true
+	for domain in $(virsh -q -c qemu:///system list --all --name 2>/dev/null); do
+		if [[ $domain =~ ^$VM_PREFIX-[0-9a-f]{12}$ ]]; then
+			virsh -q -c qemu:///system destroy "$domain" || true
+		fi
 	done
 }

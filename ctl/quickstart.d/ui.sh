@@ -53,7 +53,7 @@ attend() {
 
 # step TITLE FUNCTION [ARGUMENT...]
 step() {
-	local title=$1 began status=0
+	local title=$1 began said status=0
 	shift
 	step_number=$((step_number + 1))
 	began=$(now)
@@ -77,7 +77,8 @@ step() {
 		printf '[%2d/%d] %s ...' "$step_number" "$step_total" "$title"
 	fi
 	if [ "$status" -eq 0 ]; then
-		printf ' %s (%s)\n' "$(cat "$NOTE" 2>/dev/null || true)" "$(elapsed "$began")"
+		said=$(cat "$NOTE")
+		printf ' %s (%s)\n' "${said:-done}" "$(elapsed "$began")"
 		return 0
 	fi
 	printf ' FAILED (%s)\n' "$(elapsed "$began")"
