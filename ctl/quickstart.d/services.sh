@@ -22,7 +22,7 @@ service_command() {
 # A mount whose server was killed must go before a new one can come.
 service_prelude() {
 	[ "$1" != spacefs ] || cat <<-PRELUDE
-		if ! timeout 5 stat -f "$MOUNT" >/dev/null 2>&1; then umount -l "$MOUNT"; fi
+		while umount -l "$MOUNT" 2>/dev/null; do :; done
 	PRELUDE
 }
 

@@ -3,9 +3,9 @@
 //
 // Theory of operation
 //
-// Reads of a job's stdout, stderr and wait block in the kernel until there is something, and poll
-// does not work on them; so each has a thread, the main thread takes `wait`, and one thread takes
-// the signals, which all others block:
+// Reads of a job's stdout, stderr and wait block until there is something. Each has a thread, since
+// polling them first would double the round trips; the main thread takes `wait`, and one thread
+// takes the signals, which all others block:
 //
 // Signals: SIGINT, SIGQUIT, SIGTERM and SIGHUP are passed to the job. Before it runs they remove it
 // and end the program, and the third SIGINT does so too: the way out when a sandbox no longer

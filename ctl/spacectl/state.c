@@ -58,7 +58,7 @@ int state_wait_running(const struct tree *t, const char *name, struct err *e)
             waiting = waiting || !strcmp(state, on_the_way[i]);
         if (!waiting)
             return failed(t, name, state, e);
-        struct pollfd p = {.fd = fd, .events = POLLPRI};
+        struct pollfd p = {.fd = fd, .events = POLLIN};
         if (poll(&p, 1, 1000) < 0) /* the limit is only a net under a missed wake-up */
             return err_sys(e, "waiting for %s", name);
     }
