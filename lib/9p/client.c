@@ -3,8 +3,8 @@
 //
 // Theory of operation. A call owns a tag from p9_client_call until its reply, or, when it was
 // cancelled, until Rflush: the server may still answer a flushed tag, so it must not be used again
-// before. Tags index `calls`; free tags are on a stack. A call that cannot get a tag fails (the
-// caller's own) or queues (Tflush and Tclunk of ours, which must reach the server).
+// before. A call that cannot get a tag fails (the caller's own) or queues (Tflush and Tclunk of
+// ours, which must reach the server).
 //
 // Callbacks run from p9_client_input, p9_client_disconnected, p9_client_run_pending, never from
 // p9_client_call. Inside one, anything but destroy may be called, a new connection included:
@@ -16,15 +16,15 @@
 
 #include "9p/framer.h"
 #include "9p/link.h"
+#include "9p/numbers.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TAGS 65535u    /* all but NOTAG */
-#define RESERVED_TAGS 255u /* for Tflush and Tclunk of ours: 65,280 blocked calls can be cancelled */
-#define FIRST_CAP 512u
+#define RESERVED_TAGS                                                                              \
+    255u /* for Tflush and Tclunk of ours: 65,280 blocked calls can be cancelled */
 
 enum call_state { IN_FLIGHT, FAILED, QUEUED };
 
@@ -55,15 +55,9 @@ struct p9_client {
     void *wake_user;
 
     struct p9_call *version; /* Tversion in flight */
-    struct p9_call **calls;  /* by tag; `tags_cap` of them */
-    uint16_t *free_tags;     /* stack; room for `tags_cap` */
-    uint32_t tags_cap, tags_free;
+    struct p9_tagset tags;   /* what is in flight */
     struct p9_link flying, failed, queued;
-
-    /* Fids in use on this connection are `fid_base` + the bits set. Older numbers are below and
-     * mean nothing. */
-    uint32_t fid_base, fid_words, fid_hint;
-    uint64_t *fid_bits;
+    struct p9_fidset fids;
 };
 
 struct p9_client *p9_client_create(void)
@@ -75,55 +69,6 @@ struct p9_client *p9_client_create(void)
     p9_link_init(&c->failed);
     p9_link_init(&c->queued);
     return c;
-}
-
-/* ---- tags ---- */
-
-static bool grow_tags(struct p9_client *c)
-{
-    uint32_t cap = c->tags_cap ? c->tags_cap * 2 : FIRST_CAP;
-    if (cap > MAX_TAGS)
-        cap = MAX_TAGS;
-    if (cap == c->tags_cap)
-        return false;
-    struct p9_call **calls = realloc(c->calls, cap * sizeof *calls);
-    if (calls)
-        c->calls = calls;
-    uint16_t *tags = realloc(c->free_tags, cap * sizeof *tags);
-    if (tags)
-        c->free_tags = tags;
-    if (!calls || !tags)
-        return false;
-    for (uint32_t tag = cap; tag-- > c->tags_cap;) {
-        calls[tag] = NULL;
-        tags[c->tags_free++] = (uint16_t)tag;
-    }
-    c->tags_cap = cap;
-    return true;
-}
-
-/* False when that would leave fewer than `reserve` free tags. */
-static bool take_tag(struct p9_client *c, struct p9_call *call, uint32_t reserve)
-{
-    while (c->tags_free <= reserve)
-        if (!grow_tags(c))
-            return false;
-    call->tag = c->free_tags[--c->tags_free];
-    c->calls[call->tag] = call;
-    return true;
-}
-
-static void release_tag(struct p9_client *c, uint16_t tag)
-{
-    c->calls[tag] = NULL;
-    c->free_tags[c->tags_free++] = tag;
-}
-
-static void release_all_tags(struct p9_client *c)
-{
-    c->tags_free = 0;
-    for (uint32_t tag = c->tags_cap; tag-- > 0;)
-        release_tag(c, (uint16_t)tag);
 }
 
 /* ---- calls ---- */
@@ -207,7 +152,7 @@ struct p9_call *p9_client_call(struct p9_client *c, struct p9_msg *t, p9_callbac
     call->limit = reply_limit(t);
     if (!c->negotiated || c->broken)
         rc = -ENOTCONN;
-    else if (!take_tag(c, call, RESERVED_TAGS))
+    else if (!p9_tagset_take(&c->tags, call, RESERVED_TAGS, &call->tag))
         rc = -EAGAIN;
     if (rc < 0) {
         fail_later(call, rc);
@@ -216,7 +161,7 @@ struct p9_call *p9_client_call(struct p9_client *c, struct p9_msg *t, p9_callbac
     t->tag = call->tag;
     rc = transmit(c, t);
     if (rc < 0) {
-        release_tag(c, call->tag);
+        p9_tagset_release(&c->tags, call->tag);
         fail_later(call, rc);
     } else {
         move_to(call, IN_FLIGHT, &c->flying);
@@ -228,7 +173,7 @@ struct p9_call *p9_client_call(struct p9_client *c, struct p9_msg *t, p9_callbac
 static bool try_send_own(struct p9_client *c, struct p9_call *call)
 {
     struct p9_msg m = {.type = call->type};
-    if (!take_tag(c, call, 0))
+    if (!p9_tagset_take(&c->tags, call, 0, &call->tag))
         return false;
     m.tag = call->tag;
     if (call->type == P9_Tflush)
@@ -282,22 +227,12 @@ static void drop_connection(struct p9_client *c)
     c->version = NULL;
     p9_link_splice(&dying, &c->flying);
     p9_link_splice(&dying, &c->queued);
-    release_all_tags(c);
+    p9_tagset_release_all(&c->tags);
     for (struct p9_link *l = dying.next; l != &dying; l = l->next)
         p9_link_entry(l, struct p9_call, link)->state =
             FAILED; /* a cancel inside a callback must not touch them */
     while (!p9_link_empty(&dying))
         complete(p9_link_entry(dying.next, struct p9_call, link), -ECONNRESET, NULL);
-}
-
-static void forget_fids(struct p9_client *c)
-{
-    c->fid_base += c->fid_words * 64;
-    if (c->fid_base > UINT32_MAX / 2)
-        c->fid_base = 0; /* by then no one holds numbers of the first generations */
-    free(c->fid_bits);
-    c->fid_bits = NULL;
-    c->fid_words = c->fid_hint = 0;
 }
 
 void p9_client_connect(struct p9_client *c, const struct p9_transport *transport, uint32_t msize,
@@ -307,7 +242,7 @@ void p9_client_connect(struct p9_client *c, const struct p9_transport *transport
     do
         drop_connection(c);
     while (c->attached); /* a callback connected: this call is the one that counts */
-    forget_fids(c);
+    p9_fidset_renew(&c->fids);
     c->generation++;
     c->transport = *transport;
     c->attached = true;
@@ -333,9 +268,8 @@ void p9_client_destroy(struct p9_client *c)
         drop_connection(c);
         p9_client_run_pending(c);
     } while (c->attached || !p9_link_empty(&c->failed));
-    forget_fids(c);
-    free(c->calls);
-    free(c->free_tags);
+    p9_fidset_finish(&c->fids);
+    p9_tagset_finish(&c->tags);
     free(c);
 }
 
@@ -424,9 +358,9 @@ static int error_of(const struct p9_msg *r)
 static void flush_reply(struct p9_client *c, struct p9_call *flush)
 {
     uint16_t victim_tag = flush->victim;
-    struct p9_call *victim = c->calls[victim_tag];
-    release_tag(c, flush->tag);
-    release_tag(c, victim_tag);
+    struct p9_call *victim = p9_tagset_find(&c->tags, victim_tag);
+    p9_tagset_release(&c->tags, flush->tag);
+    p9_tagset_release(&c->tags, victim_tag);
     complete(flush, 0, NULL);
     send_queued(c);
     if (victim)
@@ -437,7 +371,7 @@ static int take_reply(struct p9_client *c, const struct p9_msg *r)
 {
     if (!c->negotiated)
         return version_reply(c, r);
-    struct p9_call *call = r->tag < c->tags_cap ? c->calls[r->tag] : NULL;
+    struct p9_call *call = p9_tagset_find(&c->tags, r->tag);
     if (!call || !reply_fits(call, r))
         return -EPROTO;
     if (call->type == P9_Tflush) {
@@ -445,9 +379,9 @@ static int take_reply(struct p9_client *c, const struct p9_msg *r)
         return 0;
     }
     if (call->cancelled)
-        c->calls[call->tag] = NULL; /* the tag stays taken until Rflush */
+        p9_tagset_orphan(&c->tags, call->tag); /* the tag stays taken until Rflush */
     else
-        release_tag(c, call->tag);
+        p9_tagset_release(&c->tags, call->tag);
     send_queued(c);
     int err = error_of(r);
     complete(call, err, err ? NULL : r);
@@ -480,34 +414,12 @@ int p9_client_input(struct p9_client *c, const void *buf, size_t len)
 
 uint32_t p9_client_fid_alloc(struct p9_client *c)
 {
-    uint32_t word = c->fid_hint;
-    while (word < c->fid_words && c->fid_bits[word] == UINT64_MAX)
-        word++;
-    c->fid_hint = word;
-    if (word == c->fid_words) {
-        uint32_t words = c->fid_words ? c->fid_words * 2 : 4;
-        uint64_t *bits = c->fid_base + (uint64_t)words * 64 < P9_NOFID
-                             ? realloc(c->fid_bits, words * sizeof *bits)
-                             : NULL;
-        if (!bits)
-            return P9_NOFID;
-        memset(bits + c->fid_words, 0, (words - c->fid_words) * sizeof *bits);
-        c->fid_bits = bits;
-        c->fid_words = words;
-    }
-    unsigned bit = (unsigned)__builtin_ctzll(~c->fid_bits[word]);
-    c->fid_bits[word] |= 1ull << bit;
-    return c->fid_base + word * 64 + bit;
+    return p9_fidset_take(&c->fids);
 }
 
 void p9_client_fid_free(struct p9_client *c, uint32_t fid)
 {
-    uint32_t index = fid - c->fid_base;
-    if (fid < c->fid_base || index / 64 >= c->fid_words)
-        return;
-    c->fid_bits[index / 64] &= ~(1ull << (index % 64));
-    if (index / 64 < c->fid_hint)
-        c->fid_hint = index / 64;
+    p9_fidset_release(&c->fids, fid);
 }
 
 struct clunk {

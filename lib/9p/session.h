@@ -73,6 +73,21 @@ void p9_fids_drop_all(struct p9_server *s);
 void p9_fids_ref(struct fid *f);
 void p9_fids_unref(struct p9_server *s, struct fid *f);
 
+/* bind.c */
+enum { P9_BIND_WAITS = 1 };
+/*
+ * Finds or reserves the fids that the message names, and checks new file names. 0: all bound, the
+ * gate set. P9_BIND_WAITS: on the waiting list of a fid, to be tried again. Negative errno:
+ * refused; what was reserved goes with the reply.
+ */
+int p9_bind_fids(struct request *r);
+/* What the reply does to the fid that the request installs, opens or clunks. */
+void p9_bind_apply(struct request *r, const struct p9_msg *reply);
+/* Opens the gate and lets go of all fids; what waited is ready then. */
+void p9_bind_release(struct request *r);
+/* Of a request that never started: takes back the fid that it reserved. Release follows. */
+void p9_bind_abandon(struct request *r);
+
 /* request.c */
 /* Takes a whole message; the frame's buffer passes. Handlers run inside. 0 or a negative errno:
  * session dead. */

@@ -149,7 +149,10 @@ void backend_init(struct backend *b)
 static void on_send(void *user, void *buf, size_t len)
 {
     struct peer *p = user;
-    p->out = realloc(p->out, p->out_len + len);
+    if (p->out_len + len > p->out_cap) {
+        p->out_cap = (p->out_len + len) * 2;
+        p->out = realloc(p->out, p->out_cap);
+    }
     memcpy(p->out + p->out_len, buf, len);
     p->out_len += len;
     p->sent_total += len;

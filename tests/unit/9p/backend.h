@@ -44,7 +44,7 @@ struct peer {
     struct backend backend;
     struct p9_server *server;
     uint8_t *out; /* what the session sent and the test has not read yet */
-    size_t out_len;
+    size_t out_len, out_cap;
     size_t sent_total;   /* bytes that the session ever sent */
     bool report_in_send; /* call p9_server_sent inside send */
     bool hold_output;    /* do not report bytes as sent */

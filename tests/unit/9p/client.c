@@ -15,8 +15,8 @@ struct result {
 
 struct wire {
     struct p9_client *client;
-    uint8_t *out; /* sent by the client, not read by the test yet */
-    size_t out_len;
+    uint8_t *out; /* sent by the client; read by the test up to `out_pos` */
+    size_t out_pos, out_len, out_cap;
     uint8_t *bytes;
     struct p9_msg t; /* the last message taken */
     struct result ready;
@@ -26,7 +26,10 @@ struct wire {
 static void on_send(void *user, void *buf, size_t len)
 {
     struct wire *w = user;
-    w->out = realloc(w->out, w->out_len + len);
+    if (w->out_len + len > w->out_cap) {
+        w->out_cap = (w->out_len + len) * 2;
+        w->out = realloc(w->out, w->out_cap);
+    }
     memcpy(w->out + w->out_len, buf, len);
     w->out_len += len;
     free(buf);
@@ -63,13 +66,14 @@ static void on_wake(void *user)
 
 static bool take_sent(struct wire *w)
 {
-    if (!w->out_len)
+    if (w->out_pos == w->out_len)
         return false;
-    size_t size = p9_peek_size(w->out);
+    size_t size = p9_peek_size(w->out + w->out_pos);
     w->bytes = realloc(w->bytes, size);
-    memcpy(w->bytes, w->out, size);
-    memmove(w->out, w->out + size, w->out_len - size);
-    w->out_len -= size;
+    memcpy(w->bytes, w->out + w->out_pos, size);
+    w->out_pos += size;
+    if (w->out_pos == w->out_len)
+        w->out_pos = w->out_len = 0;
     CHECK_EQ(p9_decode(w->bytes, size, &w->t), 0);
     return true;
 }
@@ -531,13 +535,12 @@ static void destroy_ends_everything(void)
 static void pump(struct wire *w, struct peer *p, size_t step)
 {
     for (bool moved = true; moved;) {
-        size_t up = w->out_len < step ? w->out_len : step,
+        size_t up = w->out_len - w->out_pos < step ? w->out_len - w->out_pos : step,
                down = p->out_len < step ? p->out_len : step;
         moved = up || down;
         if (up) {
-            CHECK_EQ(peer_send_bytes(p, w->out, up), 0);
-            memmove(w->out, w->out + up, w->out_len - up);
-            w->out_len -= up;
+            CHECK_EQ(peer_send_bytes(p, w->out + w->out_pos, up), 0);
+            w->out_pos += up;
         }
         if (down) {
             uint8_t *bytes = malloc(down);
