@@ -6,6 +6,7 @@
 #include "base/config.h"
 #include "base/err.h"
 #include "base/hmap.h"
+#include "hostd/wait.h"
 #include "loop/co.h"
 
 #include <stdbool.h>
@@ -38,7 +39,7 @@ struct space {
     unsigned char *slots;      /* slot in use, config.uid_count entries */
     uint32_t accel;            /* enum noded_accel once known, else 0 */
     bool accel_probing;
-    struct wait_list *accel_waiters;
+    struct wait_list accel_waiters;
 };
 
 /* Key of an owner's name in a name map; compare owner and name after. */

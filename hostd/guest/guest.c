@@ -299,6 +299,7 @@ void guest_close(struct guest *g)
 struct step {
     struct guest *guest;
     struct co *co; /* NULL when given up */
+    bool finished;
     char data[512];
     size_t len;
 };
@@ -306,11 +307,12 @@ struct step {
 static void step_done(void *user, int err, const struct p9_msg *r)
 {
     struct step *st = user;
-    if (err == 0 && r->type == P9_Rread) {
+    if (err == 0 && r && r->type == P9_Rread) {
         st->len = r->Rread.data.len < sizeof st->data - 1 ? r->Rread.data.len : sizeof st->data - 1;
         memcpy(st->data, r->Rread.data.p, st->len);
     }
     if (st->co) {
+        st->finished = true;
         co_wake(st->co, err);
         return;
     }
@@ -318,34 +320,7 @@ static void step_done(void *user, int err, const struct p9_msg *r)
     free(st);
 }
 
-static void step_timeout(uv_timer_t *t)
-{
-    struct co *co = t->data;
-    co_wake(co, -ETIMEDOUT);
-}
-
-static void free_handle(uv_handle_t *h)
-{
-    free(h);
-}
-
-/* Waits with a deadline; the timer goes either way. */
-static int wait_deadline(struct space *s, uint64_t msec)
-{
-    uv_timer_t *t = calloc(1, sizeof *t);
-    if (!t)
-        abort();
-    uv_timer_init(s->loop, t);
-    t->data = co_self(s->co);
-    uv_timer_start(t, step_timeout, msec, 0);
-    int rc = co_wait(s->co);
-    uv_timer_stop(t);
-    uv_close((uv_handle_t *)t, free_handle);
-    return rc;
-}
-
-/* One call on the control port. A reply of Rread is copied to `text`. */
-static int call(struct guest *g, struct p9_msg *m, uint64_t msec, char *text, size_t size)
+static struct step *step_new(struct guest *g)
 {
     struct step *st = calloc(1, sizeof *st);
     if (!st)
@@ -353,11 +328,18 @@ static int call(struct guest *g, struct p9_msg *m, uint64_t msec, char *text, si
     st->guest = g;
     st->co = co_self(g->space->co);
     g->refs++;
-    struct p9_call *c = p9_client_call(g->port[GUEST_CONTROL].client, m, step_done, st);
-    int rc = wait_deadline(g->space, msec);
-    if (rc == -ETIMEDOUT || rc == -ECANCELED) {
-        st->co = NULL; /* step_done frees */
-        p9_call_cancel(c);
+    return st;
+}
+
+/* Waits for step_done; on a timeout or abort the step is left to it, and `c` (may be NULL) flushed. */
+static int step_wait(struct step *st, struct p9_call *c, uint64_t msec, char *text, size_t size)
+{
+    struct guest *g = st->guest;
+    int rc = co_wait_msec(g->space->co, msec);
+    if (!st->finished) {
+        st->co = NULL;
+        if (c)
+            p9_call_cancel(c);
         return rc;
     }
     if (rc == 0 && text)
@@ -367,22 +349,74 @@ static int call(struct guest *g, struct p9_msg *m, uint64_t msec, char *text, si
     return rc;
 }
 
-static int open_file(struct guest *g, const char *name, uint32_t flags, uint32_t *fid, uint64_t msec)
+/* One call on the control port. A reply of Rread is copied to `text`. */
+static int call(struct guest *g, struct p9_msg *m, uint64_t msec, char *text, size_t size)
+{
+    struct step *st = step_new(g);
+    return step_wait(st, p9_client_call(g->port[GUEST_CONTROL].client, m, step_done, st), msec, text, size);
+}
+
+/* Several messages sent at once whose first error counts. A hostile guest may answer in any order. */
+struct batch {
+    int pending, err;
+    p9_callback *cb;
+    void *user;
+};
+
+static void batch_part(void *user, int err, const struct p9_msg *r)
+{
+    struct batch *b = user;
+    if (b->err == 0)
+        b->err = err;
+    if (--b->pending > 0)
+        return;
+    b->cb(b->user, b->err, b->err ? NULL : r);
+    free(b);
+}
+
+static struct batch *batch_new(int pending, p9_callback *cb, void *user)
+{
+    struct batch *b = calloc(1, sizeof *b);
+    if (!b)
+        abort();
+    *b = (struct batch){pending, 0, cb, user};
+    return b;
+}
+
+static uint32_t batch_open(struct guest *g, const char *const *path, uint16_t n, uint32_t flags, struct batch *b)
+{
+    struct port *p = &g->port[GUEST_CONTROL];
+    struct p9_msg m = {.type = P9_Twalk};
+    uint32_t fid = p9_client_fid_alloc(p->client);
+    m.Twalk.fid = p->root;
+    m.Twalk.newfid = fid;
+    m.Twalk.names.n = n;
+    for (uint16_t i = 0; i < n; i++)
+        m.Twalk.names.v[i] = p9_str_of(path[i]);
+    p9_client_call(p->client, &m, batch_part, b);
+    m = (struct p9_msg){.type = P9_Tlopen};
+    m.Tlopen.fid = fid;
+    m.Tlopen.flags = flags;
+    p9_client_call(p->client, &m, batch_part, b);
+    return fid;
+}
+
+uint32_t guest_open_file(struct guest *g, const char *const *path, uint16_t n, uint32_t flags, p9_callback *cb, void *user)
+{
+    return batch_open(g, path, n, flags, batch_new(2, cb, user));
+}
+
+void guest_put(struct guest *g, const char *const *path, uint16_t n, const void *data, uint32_t len, p9_callback *cb, void *user)
 {
     struct p9_client *c = g->port[GUEST_CONTROL].client;
-    struct p9_msg m = {.type = P9_Twalk};
-    *fid = p9_client_fid_alloc(c);
-    m.Twalk.fid = g->port[GUEST_CONTROL].root;
-    m.Twalk.newfid = *fid;
-    m.Twalk.names.n = 1;
-    m.Twalk.names.v[0] = p9_str_of(name);
-    int rc = call(g, &m, msec, NULL, 0);
-    if (rc < 0)
-        return rc;
-    m = (struct p9_msg){.type = P9_Tlopen};
-    m.Tlopen.fid = *fid;
-    m.Tlopen.flags = flags;
-    return call(g, &m, msec, NULL, 0);
+    struct batch *b = batch_new(3, cb, user);
+    uint32_t fid = batch_open(g, path, n, P9_WRONLY, b);
+    struct p9_msg m = {.type = P9_Twrite};
+    m.Twrite.fid = fid;
+    m.Twrite.data.p = data;
+    m.Twrite.data.len = len;
+    p9_client_call(c, &m, batch_part, b);
+    p9_client_clunk(c, p9_client_generation(c), fid);
 }
 
 int guest_ctl(struct guest *g, uint64_t msec, const char *fmt, ...)
@@ -399,6 +433,13 @@ int guest_ctl(struct guest *g, uint64_t msec, const char *fmt, ...)
     m.Twrite.data.p = line;
     m.Twrite.data.len = (uint32_t)n;
     return call(g, &m, msec, NULL, 0);
+}
+
+static int open_file(struct guest *g, const char *name, uint32_t flags, uint32_t *fid, uint64_t msec)
+{
+    struct step *st = step_new(g);
+    *fid = guest_open_file(g, &name, 1, flags, step_done, st);
+    return step_wait(st, NULL, msec, NULL, 0);
 }
 
 /* After both ports are ready: the /ctl fid, and what the agent says of itself. */
@@ -436,7 +477,7 @@ int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *ho
     port_open(&g->port[GUEST_CONTROL]);
     port_open(&g->port[GUEST_FILES]);
     g->opener = co_self(s->co);
-    int rc = wait_deadline(s, msec);
+    int rc = co_wait_msec(s->co, msec);
     g->opener = NULL;
     if (rc == 0)
         rc = introduce(g, 5000);

@@ -38,6 +38,15 @@ bool guest_ready(struct guest *g, enum guest_port port);
 /* From a coroutine: one line to /ctl of the guest, waiting at most `msec`. 0, the guest's errno, -ETIMEDOUT, -ECANCELED. */
 int guest_ctl(struct guest *g, uint64_t msec, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/*
+ * Opens a file of the control tree by path (`n` names), writes `data` in one message and closes it, in one round trip. `cb` gets the first error of the
+ * three, or 0 and the Rwrite. `len` at most 64 KiB.
+ */
+void guest_put(struct guest *g, const char *const *path, uint16_t n, const void *data, uint32_t len, p9_callback *cb, void *user);
+
+/* Opens a file of the control tree in one round trip; `cb` gets the first error or 0. Returns its fid, which the caller clunks in either case. */
+uint32_t guest_open_file(struct guest *g, const char *const *path, uint16_t n, uint32_t flags, p9_callback *cb, void *user);
+
 /* The first lines of /info as read at connect; borrowed. */
 const char *guest_info(struct guest *g);
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs: processes in a guest, whose output the host spools. Output and status outlive the process, the machine and space-hostd; only rmdir ends them.
+#ifndef SPACE_HOSTD_JOB_H
+#define SPACE_HOSTD_JOB_H
+
+#include "hostd/jobs/spool.h"
+#include "hostd/object.h"
+
+/* Stored: never renumber. */
+enum job_state { JOB_NEW = 1, JOB_STARTING = 2, JOB_RUNNING = 3, JOB_EXITED = 4, JOB_SIGNALED = 5, JOB_LOST = 6 };
+
+enum job_output { JOB_STDOUT = 0, JOB_STDERR = 1 };
+
+struct job_stream {
+    struct spool spool;
+    bool ended;              /* the guest's stream is at its end: no more bytes will come */
+    bool reading;            /* a read at the guest is in flight */
+    uint32_t fid;
+    struct wait_list readers;
+};
+
+struct job {
+    struct job *next; /* in sandbox.jobs, newest first */
+    unsigned refs;
+    struct sandbox *sandbox;
+    struct job_row row;
+    bool gone;
+    struct job_stream stream[2];
+    struct wait_list waiters;  /* of the end */
+    bool attached;             /* its files in the guest are open */
+    unsigned epoch;            /* counts attachments */
+    uint32_t wait_fid, stdin_fid;
+    uv_timer_t *timeout;
+};
+
+struct job *job_ref(struct job *j);
+void job_unref(struct job *j);
+struct job *job_by_name(const struct sandbox *sb, const char *name);
+struct job *job_by_id(const struct sandbox *sb, uint64_t id);
+
+/* mkdir proc/NAME/JOB. -EEXIST, -EINVAL, -EDQUOT. */
+int job_create(struct sandbox *sb, const char *name, struct job **out, struct err *e);
+/* rmdir: kills what runs, forgets everything. */
+void job_destroy(struct job *j);
+
+/* Sets env, cwd, user, tty or timeout (by `what`) of a new job; tty of a running one resizes. */
+int job_set(struct job *j, const char *what, const char *text, struct err *e);
+
+/* `cmd`: a shell line, or NUL and an argument vector of NUL-ended strings. The sandbox must be running. `w` ends when the process runs. */
+int job_start(struct job *j, const char *cmd, size_t len, struct waiter *w, struct err *e);
+
+/* A signal by name (with or without SIG) or number. -EINVAL, -ESRCH when it does not run. `w` ends when it was sent. */
+int job_signal(struct job *j, const char *text, struct waiter *w, struct err *e);
+
+/* Bytes to stdin; `w` ends when the guest took them all. The data is copied. -EPIPE when it ended or does not run. */
+int job_stdin(struct job *j, const void *data, size_t len, struct waiter *w, struct err *e);
+/* Closes stdin behind everything written before. */
+void job_stdin_eof(struct job *j);
+
+/* "new", "running", "exit N", "signal N", "lost". Returns out. */
+char *job_status(const struct job *j, char out[32]);
+bool job_ended(const struct job *j);
+/* May a reader at `offset` of the stream be told that it is at the end? */
+bool job_stream_at_end(const struct job *j, enum job_output o, uint64_t offset);
+
+/* The guest is connected (again): continues to read the output of jobs that run there. */
+void jobs_attach(struct sandbox *sb);
+/* The connection went: reads stop, nothing is lost yet. */
+void jobs_detach(struct sandbox *sb);
+/* The machine is gone: what ran is lost. */
+void jobs_lost(struct sandbox *sb);
+/* The sandbox goes: removes all of its jobs. */
+void jobs_forget(struct sandbox *sb);
+int jobs_load(struct space *s, struct err *e);
+
+#endif

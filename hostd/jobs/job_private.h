@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the files of hostd/jobs.
+#ifndef SPACE_HOSTD_JOB_PRIVATE_H
+#define SPACE_HOSTD_JOB_PRIVATE_H
+
+#include "9p/client.h"
+#include "hostd/jobs/job.h"
+
+/* Opens the job's files in the guest and keeps reading them; a guest that does not know the job has lost it. */
+void job_attach(struct job *j);
+/* Forgets the fids; reads in flight end without effect. */
+void job_detach(struct job *j);
+/* The end, once: saves, tells, wakes. */
+void job_finish(struct job *j, enum job_state state, int64_t code);
+void job_save(struct job *j);
+void job_wake_readers(struct job *j);
+void job_arm_timeout(struct job *j);
+
+#endif

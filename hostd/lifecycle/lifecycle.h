@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What can be done to sandboxes, snapshots and templates. Requests are admitted at once (errors come as -errno and a sentence and leave
+// nothing behind); the work runs in the background, one operation at a time for each sandbox, and ends a waiter when it is done.
+#ifndef SPACE_HOSTD_LIFECYCLE_H
+#define SPACE_HOSTD_LIFECYCLE_H
+
+#include "hostd/object.h"
+
+/* ---- sandboxes ---- */
+
+/* mkdir: a new sandbox of the default template; booting starts after a moment in which a copy may take over (sandbox_copy_hold) or
+ * `head` be written. -EEXIST, -EINVAL, -EPERM, -ENOENT (no template), -ENOSPC, -ENOMEM (admission), -EDQUOT. */
+int sandbox_create(struct space *s, struct caller *c, const char *name, struct sandbox **out, struct err *e);
+
+/* mv: -EEXIST, -EINVAL. */
+int sandbox_rename(struct sandbox *sb, const char *name, struct err *e);
+
+/* rmdir: the name is free when this returns; the rest goes in the background, from every state. */
+int sandbox_destroy(struct sandbox *sb, struct err *e);
+
+/* A verb; `w` (may be NULL) ends when it is done or failed. -EBUSY by the table comes through `w` too: it is judged when its turn comes. */
+void sandbox_verb(struct sandbox *sb, enum verb v, struct waiter *w);
+
+/* A write of `head`: the caller has checked that the writer may read the source. */
+void sandbox_load(struct sandbox *sb, const struct ref *ref, struct waiter *w);
+
+/* Something needs the sandbox running: ends `w` at once with 0 when it is, else when the operation in progress ended. A paused one is resumed, if
+ * `wake` and its attribute allow (-EAGAIN else); stopped or failed: -ENOTCONN. The caller removes `w` to stop waiting. */
+void sandbox_touch(struct sandbox *sb, bool wake, struct waiter *w);
+
+/* Grows the disk; `w` ends when the guest has it. -EINVAL (shrink) is returned at once and `w` not used. */
+int sandbox_grow(struct sandbox *sb, uint64_t bytes, struct waiter *w, struct err *e);
+
+/* Sets memory or vcpus of an untouched sandbox: it boots anew with the value. -EBUSY when touched. */
+int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct err *e);
+
+/* The copy gesture: hold before anything started, then commit (w as for sandbox_load) or release (which destroys an uncommitted one). */
+int sandbox_copy_hold(struct sandbox *sb, struct err *e);
+void sandbox_copy_commit(struct sandbox *sb, struct waiter *w);
+void sandbox_copy_release(struct sandbox *sb);
+/* A `head` written while held: remembered for the commit. */
+void sandbox_copy_head(struct sandbox *sb, const struct ref *ref);
+
+/* The domain of `object` changed (from space-noded). */
+void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event);
+
+/* On start and after a RESYNC: compares database, domains and subvolumes, goes on with what was interrupted, removes orphans. A coroutine of its own. */
+void lifecycle_reconcile(struct space *s);
+
+/* ---- snapshots ---- */
+
+/* mkdir snapshots/A/S: recorded at once, taken in the background. */
+int snapshot_create(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e);
+void snapshot_destroy(struct snapshot *sn);
+
+/* ---- templates ---- */
+
+int template_create(struct space *s, struct caller *c, const char *name, struct template **out, struct err *e);
+/* `ready` written to its state: checks the image, adds the kernel, seals. */
+void template_seal(struct template *t, struct waiter *w);
+int template_destroy(struct template *t, struct err *e);
+/* cp -r onto a template: its disk becomes that of `ref`, and it is sealed. */
+void template_load(struct template *t, const struct ref *ref, struct waiter *w);
+
+/* ---- shared inside lifecycle/ ---- */
+
+enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
+
+struct op {
+    struct op *next;
+    enum op_kind kind;
+    struct wait_list waiters;
+    struct ref ref;          /* OP_LOAD */
+    uint32_t capture_kind;   /* OP_CAPTURE: enum noded_kind of the copy, */
+    uint64_t capture_id;     /* its id, */
+    bool capture_seal;       /* read-only? */
+    bool *capture_consistent;
+    uint64_t size;           /* OP_GROW */
+    char why[256];           /* OP_VM_LOST: what happened, */
+    int64_t object;          /* to which domain */
+    bool vm_running;         /* OP_RECOVER: what libvirt said */
+    bool vm_exists;
+    bool delay;              /* OP_LOAD: leave a moment for a copy to take over */
+};
+
+/* Queues an operation. `first`: before everything that waits (the one that runs is told to stop). Takes `op` (malloc'ed). */
+void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w);
+struct op *op_new(enum op_kind kind);
+
+/* Steps, from an operation's coroutine. */
+int vm_boot(struct sandbox *sb, struct err *e);
+int vm_connect(struct sandbox *sb, bool fresh, struct err *e);
+int vm_kill(struct sandbox *sb, struct err *e);
+int vm_stop(struct sandbox *sb, struct err *e);
+int load_run(struct sandbox *sb, struct op *op, struct err *e);
+int capture_run(struct sandbox *sb, struct op *op, struct err *e);
+/* Copies the disk state that `ref` names into a new object; for a sandbox through its queue. */
+int capture_ref(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, uint32_t kind, uint64_t id, bool seal,
+                bool *consistent, struct err *e);
+void destroy_run(struct sandbox *sb);
+int accel_wait(struct space *s, struct err *e);
+
+/* Admission (admission.c). */
+int admit_create(struct space *s, const struct caller *c, struct err *e);
+int admit_space(struct space *s, struct err *e);
+int admit_memory(struct space *s, uint64_t bytes, struct err *e);
+/* Charges a live sandbox's memory and takes a uid slot; released by vm_release. */
+int vm_charge(struct sandbox *sb, struct err *e);
+void vm_release(struct sandbox *sb);
+
+#endif

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operation queue of a sandbox.
+//
+// Theory of operation. Everything that changes a sandbox is an operation in its queue; the first one runs as a coroutine, the rest wait. A verb
+// is judged against the table when its turn comes, so `pause` behind a boot means "as soon as it runs". kill and destroy go first: the running operation
+// is aborted (its waits return -ECANCELED) and unwinds. Touches (root/, jobs) are no operations: they wait in `ready` until the queue is empty and are
+// judged then. Invariant: a transitional state is left before the queue is empty.
+#include "hostd/lifecycle/lifecycle.h"
+
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/guest/guest.h"
+#include "hostd/jobs/job.h"
+#include "hostd/noded_client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* sandbox.runner while its coroutine is queued and has not begun. */
+#define NOT_YET ((struct co *)(uintptr_t)1)
+
+static void start_next(struct sandbox *sb);
+
+struct op *op_new(enum op_kind kind)
+{
+    struct op *op = calloc(1, sizeof *op);
+    if (!op)
+        abort();
+    op->kind = kind;
+    return op;
+}
+
+static int run_pause(struct sandbox *sb, struct err *e)
+{
+    struct noded_request req = {.op = NODED_VM_PAUSE, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
+    int rc = noded_call(sb->space, &req, NULL, NULL, e);
+    if (rc < 0)
+        return rc;
+    sb->row.desired = SANDBOX_PAUSED;
+    sandbox_set_state(sb, SANDBOX_PAUSED, NULL);
+    return 0;
+}
+
+static int run_resume(struct sandbox *sb, struct err *e)
+{
+    struct noded_request req = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
+    int rc = noded_call(sb->space, &req, NULL, NULL, e);
+    if (rc < 0)
+        return rc;
+    if (sb->guest)
+        rc = guest_ctl(sb->guest, 5000, "clock %" PRId64, space_now());
+    if (rc == -ECANCELED)
+        return rc;
+    if (rc < 0)
+        log_warn("sandbox %012" PRIx64 ": its clock could not be set: %s", (uint64_t)sb->row.id, strerror(-rc));
+    sb->row.desired = SANDBOX_RUNNING;
+    sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
+    return 0;
+}
+
+static int run_start(struct sandbox *sb, struct err *e)
+{
+    struct ref want;
+    if (!sb->row.object) { /* it never got a disk: load what it was to be */
+        if (ref_parse(sb->row.want, &want) < 0)
+            return err_set(e, ENOENT, "sandbox '%s' has no disk and no head to load: write one to its head", sb->row.name);
+        struct op load = {.kind = OP_LOAD, .ref = want};
+        return load_run(sb, &load, e);
+    }
+    sb->row.desired = SANDBOX_RUNNING;
+    sandbox_set_state(sb, SANDBOX_STARTING, NULL);
+    int rc = vm_boot(sb, e);
+    if (rc < 0)
+        return rc;
+    sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
+    return 0;
+}
+
+static int run_stop(struct sandbox *sb, struct err *e)
+{
+    if (sandbox_state(sb) == SANDBOX_PAUSED) {
+        int rc = run_resume(sb, e); /* a paused guest cannot shut down */
+        if (rc < 0)
+            return rc;
+    }
+    sb->row.desired = SANDBOX_STOPPED;
+    sandbox_set_state(sb, SANDBOX_STOPPING, NULL);
+    int rc = vm_stop(sb, e);
+    if (rc < 0)
+        return rc;
+    sandbox_set_state(sb, SANDBOX_STOPPED, NULL);
+    return 0;
+}
+
+static int run_kill(struct sandbox *sb, struct err *e)
+{
+    int rc = vm_kill(sb, e);
+    if (rc < 0)
+        return rc;
+    sb->row.desired = SANDBOX_STOPPED;
+    sandbox_set_state(sb, SANDBOX_STOPPED, "killed");
+    return 0;
+}
+
+static int run_grow(struct sandbox *sb, struct op *op, struct err *e)
+{
+    struct noded_request req = {.op = NODED_DISK_GROW, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object, .size = op->size};
+    int rc = sb->row.object ? noded_call(sb->space, &req, NULL, NULL, e) : 0;
+    if (rc < 0)
+        return rc;
+    sb->row.disk = (int64_t)op->size;
+    if (sandbox_state(sb) == SANDBOX_RUNNING && sb->guest)
+        rc = guest_ctl(sb->guest, 30000, "grow");
+    sandbox_save(sb, NULL);
+    return rc < 0 ? err_set(e, -rc, "the disk of '%s' is larger now, but its file system could not be grown: %s", sb->row.name, strerror(-rc)) : 0;
+}
+
+/* QEMU ended by itself, or the guest broke its channel (then `guest` is gone). An event of an earlier QEMU of the same object may come late:
+ * libvirt is asked. */
+static int run_vm_lost(struct sandbox *sb, struct op *op)
+{
+    struct err e = {0};
+    struct noded_request req = {.op = NODED_VM_STATS, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
+    if ((sandbox_state(sb) != SANDBOX_RUNNING && sandbox_state(sb) != SANDBOX_PAUSED) || op->object != sb->row.object)
+        return 0;
+    if (sb->guest && noded_call(sb->space, &req, NULL, NULL, &e) != -ESRCH)
+        return 0;
+    vm_kill(sb, &e);
+    sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
+    sandbox_set_state(sb, SANDBOX_FAILED, op->why);
+    return 0;
+}
+
+/* hostd started again (or libvirt came back): take up what the row and libvirt say. */
+static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
+{
+    switch (sandbox_state(sb)) {
+    case SANDBOX_RUNNING:
+    case SANDBOX_PAUSED: {
+        if (!op->vm_exists) {
+            struct op lost = {.kind = OP_VM_LOST, .object = sb->row.object, .why = "it was gone when space-hostd looked for it"};
+            return run_vm_lost(sb, &lost);
+        }
+        int rc = sb->guest ? 0 : vm_connect(sb, false, e);
+        enum sandbox_state now = op->vm_running ? SANDBOX_RUNNING : SANDBOX_PAUSED;
+        if (rc == 0 && now != sandbox_state(sb))
+            sandbox_set_state(sb, now, "found so");
+        return rc;
+    }
+    case SANDBOX_STARTING:
+        sandbox_set_state(sb, SANDBOX_STOPPED, "interrupted");
+        return run_start(sb, e);
+    case SANDBOX_STOPPING:
+        vm_kill(sb, e);
+        sandbox_set_state(sb, SANDBOX_STOPPED, NULL);
+        return 0;
+    default:
+        return 0; /* creating and rolling-back are loads, queued by reconcile */
+    }
+}
+
+static int run_op(struct sandbox *sb, struct op *op, struct err *e)
+{
+    static const enum verb verbs[] = {[OP_START] = VERB_START, [OP_PAUSE] = VERB_PAUSE, [OP_RESUME] = VERB_RESUME,
+                                      [OP_STOP] = VERB_STOP,   [OP_KILL] = VERB_KILL};
+    if (op->kind >= OP_START && op->kind <= OP_KILL) {
+        enum verb_answer answer = verb_allowed(sandbox_state(sb), verbs[op->kind]);
+        if (answer == VERB_DONE)
+            return 0;
+        if (answer == VERB_REFUSED)
+            return err_set(e, EBUSY, "cannot %s sandbox '%s': it is %s", verb_name(verbs[op->kind]), sb->row.name,
+                           state_name(sandbox_state(sb)));
+    }
+    switch (op->kind) {
+    case OP_LOAD: return load_run(sb, op, e);
+    case OP_START: return run_start(sb, e);
+    case OP_PAUSE: return run_pause(sb, e);
+    case OP_RESUME: return run_resume(sb, e);
+    case OP_STOP: return run_stop(sb, e);
+    case OP_KILL: return run_kill(sb, e);
+    case OP_CAPTURE: return capture_run(sb, op, e);
+    case OP_GROW: return run_grow(sb, op, e);
+    case OP_RECOVER: return run_recover(sb, op, e);
+    case OP_VM_LOST: return run_vm_lost(sb, op);
+    case OP_DESTROY: destroy_run(sb); return 0;
+    }
+    return err_set(e, EINVAL, "unknown operation");
+}
+
+/* An operation failed: no transitional state may remain. */
+static void settle_failure(struct sandbox *sb, const struct op *op, int rc, const struct err *e)
+{
+    if (rc != -ECANCELED && op->kind != OP_CAPTURE)
+        sandbox_set_error(sb, "%s", e->msg[0] ? e->msg : strerror(-rc));
+    if (state_is_transitional(sandbox_state(sb)) && sandbox_state(sb) != SANDBOX_DESTROYING) {
+        struct err ignored = {0};
+        bool next_decides = op->next && (op->next->kind == OP_KILL || op->next->kind == OP_DESTROY || op->next->kind == OP_LOAD);
+        if (next_decides || sb->copy == COPY_HELD)
+            return; /* aborted in favour of the next one, which starts from here */
+        vm_kill(sb, &ignored);
+        sandbox_set_state(sb, SANDBOX_FAILED, e->msg);
+    } else {
+        sandbox_save(sb, NULL);
+    }
+}
+
+static void serve_ready(struct sandbox *sb)
+{
+    struct err e = {0};
+    switch (sandbox_state(sb)) {
+    case SANDBOX_RUNNING:
+        wait_done_all(&sb->ready, 0, NULL);
+        break;
+    case SANDBOX_PAUSED:
+        if (!sb->ready.first)
+            break;
+        if (!sb->row.wake_manual)
+            op_submit(sb, op_new(OP_RESUME), false, NULL);
+        else
+            wait_done_all(&sb->ready, err_set(&e, EAGAIN, "sandbox '%s' is paused and its wake is manual: write resume to its state", sb->row.name), &e);
+        break;
+    default:
+        err_set(&e, ENOTCONN, "sandbox '%s' is %s%s%s", sb->row.name, state_name(sandbox_state(sb)), sb->row.error[0] ? ": " : "", sb->row.error);
+        wait_done_all(&sb->ready, -ENOTCONN, &e);
+    }
+}
+
+static void runner(void *arg)
+{
+    struct sandbox *sb = arg;
+    struct op *op = sb->ops;
+    struct err e = {0};
+    sb->runner = co_self(sb->space->co);
+    int rc = run_op(sb, op, &e);
+    if (rc < 0 && !e.code)
+        err_set(&e, -rc, "%s", strerror(-rc));
+    if (rc < 0)
+        settle_failure(sb, op, rc, &e);
+    sb->ops = op->next;
+    sb->runner = NULL;
+    if (rc == -ECANCELED)
+        err_set(&e, ECANCELED, "another operation on '%s' took its place", sb->row.name);
+    wait_done_all(&op->waiters, rc, &e);
+    free(op);
+    start_next(sb);
+    sandbox_unref(sb);
+}
+
+static void start_next(struct sandbox *sb)
+{
+    if (sb->runner)
+        return;
+    if (sb->ops) {
+        sandbox_ref(sb);
+        sb->runner = NOT_YET;
+        co_spawn(sb->space->co, runner, sb);
+    } else {
+        serve_ready(sb);
+    }
+}
+
+void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
+{
+    struct op **p = &sb->ops;
+    bool running = sb->runner && sb->runner != NOT_YET;
+    if (w)
+        wait_add(&op->waiters, w);
+    if (running)
+        p = &(*p)->next; /* never before the one that runs */
+    if (first) {
+        op->next = *p;
+        *p = op;
+        if (running)
+            co_abort(sb->runner);
+    } else {
+        while (*p)
+            p = &(*p)->next;
+        *p = op;
+    }
+    start_next(sb);
+}
+
+static void mark_touched(struct sandbox *sb)
+{
+    if (sb->row.touched)
+        return;
+    sb->row.touched = 1;
+    sandbox_save(sb, NULL);
+}
+
+void sandbox_verb(struct sandbox *sb, enum verb v, struct waiter *w)
+{
+    static const enum op_kind kinds[] = {[VERB_START] = OP_START, [VERB_PAUSE] = OP_PAUSE, [VERB_RESUME] = OP_RESUME,
+                                         [VERB_STOP] = OP_STOP,   [VERB_KILL] = OP_KILL};
+    mark_touched(sb);
+    op_submit(sb, op_new(kinds[v]), v == VERB_KILL, w);
+}
+
+void sandbox_touch(struct sandbox *sb, bool wake, struct waiter *w)
+{
+    struct err e = {0};
+    if (sb->row.state == SANDBOX_PAUSED && !wake) {
+        w->done(w, err_set(&e, EAGAIN, "sandbox '%s' is paused and this access does not wake it", sb->row.name), &e);
+        return;
+    }
+    if (sb->copy != COPY_HELD)
+        mark_touched(sb);
+    wait_add(&sb->ready, w);
+    if (!sb->ops && !sb->runner && sb->copy != COPY_HELD)
+        serve_ready(sb);
+}
+
+int sandbox_grow(struct sandbox *sb, uint64_t bytes, struct waiter *w, struct err *e)
+{
+    if ((int64_t)bytes < sb->row.disk)
+        return err_set(e, EINVAL, "the disk of '%s' has %" PRId64 " bytes and never shrinks", sb->row.name, sb->row.disk);
+    struct op *op = op_new(OP_GROW);
+    op->size = bytes;
+    op_submit(sb, op, false, w);
+    return 0;
+}
+
+static bool is_current_load(const struct sandbox *sb)
+{
+    return sb->ops && sb->ops->kind == OP_LOAD;
+}
+
+/* Boots an untouched sandbox anew, with what its row says now. */
+int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct err *e)
+{
+    if (sb->row.touched)
+        return err_set(e, EBUSY, "sandbox '%s' is in use: memory and vcpus can be set before its root/ or proc/ is first touched, or on a stopped one",
+                       sb->row.name);
+    int rc = memory > (uint64_t)sb->row.memory ? admit_memory(sb->space, memory - (uint64_t)sb->row.memory, e) : 0;
+    if (rc < 0)
+        return rc;
+    if (memory)
+        sb->row.memory = (int64_t)memory;
+    if (vcpus)
+        sb->row.vcpus = vcpus;
+    rc = sandbox_save(sb, e);
+    if (rc < 0 || sb->copy == COPY_HELD || sandbox_state(sb) == SANDBOX_STOPPED)
+        return rc;
+    struct op *op = op_new(OP_LOAD);
+    if (ref_parse(sb->row.want, &op->ref) < 0) {
+        free(op);
+        return err_set(e, EBUSY, "sandbox '%s' has no head", sb->row.name);
+    }
+    op->delay = is_current_load(sb) && sb->ops->delay;
+    op_submit(sb, op, true, NULL);
+    return 0;
+}
+
+void sandbox_load(struct sandbox *sb, const struct ref *ref, struct waiter *w)
+{
+    struct op *op = op_new(OP_LOAD);
+    op->ref = *ref;
+    op_submit(sb, op, is_current_load(sb) && !sb->row.touched, w);
+}
+
+void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
+{
+    static const char *const why[] = {[NODED_VM_GONE] = "QEMU ended", [NODED_VM_CRASHED] = "QEMU crashed",
+                                      [NODED_VM_GUEST_PANIC] = "the guest's kernel panicked"};
+    struct sandbox *sb = NULL;
+    for (struct hmap_node *n = NULL; !sb && (n = hmap_iterate(&s->sandboxes, n));) {
+        struct sandbox *candidate = hmap_entry(n, struct sandbox, by_id);
+        if ((uint64_t)candidate->row.object == object)
+            sb = candidate;
+    }
+    if (!sb)
+        return;
+    if (vm_event == NODED_VM_IO_ERROR) {
+        struct event_scope scope = sandbox_scope(sb);
+        sandbox_set_error(sb, "the disk of '%s' had an input/output error and the machine is paused: free space in the pool, then write resume to its state",
+                          sb->row.name);
+        event_emit(s, &scope, "io-error", (uint64_t)sb->row.id, sb->row.name, "%s", "");
+        if (sandbox_state(sb) == SANDBOX_RUNNING)
+            sandbox_set_state(sb, SANDBOX_PAUSED, "disk error");
+        return;
+    }
+    if (vm_event != NODED_VM_GONE && vm_event != NODED_VM_CRASHED && vm_event != NODED_VM_GUEST_PANIC)
+        return;
+    wait_done_all(&sb->vm_gone, 0, NULL);
+    struct op *op = op_new(OP_VM_LOST);
+    str_copy(op->why, sizeof op->why, why[vm_event]);
+    op->object = sb->row.object;
+    op_submit(sb, op, false, NULL);
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convergence: what the database says against what libvirt and the pool hold, on start and whenever events may have been lost.
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/lifecycle/lifecycle.h"
+#include "hostd/noded_client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* An object younger than this may belong to an operation that is not in the database we read. */
+#define ORPHAN_AGE_SEC 60
+
+struct domain {
+    struct hmap_node node; /* by object id */
+    bool running;
+    uint32_t slot;
+};
+
+/* A list operation's descriptor as text; NULL on failure. */
+static char *list_text(struct space *s, enum noded_op op, struct err *e)
+{
+    struct noded_request req = {.op = op};
+    AUTO_CLOSE int fd = -1;
+    if (noded_call(s, &req, NULL, &fd, e) < 0)
+        return NULL;
+    off_t size = lseek(fd, 0, SEEK_END);
+    char *text = size < 0 ? NULL : calloc(1, (size_t)size + 1);
+    if (!text || pread(fd, text, (size_t)size, 0) != size) {
+        err_set(e, EIO, "read a list from space-noded");
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static bool is_ours(const struct space *s, uint64_t object)
+{
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
+        const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
+        if ((uint64_t)sb->row.object == object)
+            return true;
+    }
+    return false;
+}
+
+static void kill_orphan(struct space *s, uint64_t object)
+{
+    struct err e = {0};
+    struct noded_request req = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = object};
+    log_warn("domain of object %012" PRIx64 " belongs to no sandbox: killed", object);
+    noded_call(s, &req, NULL, NULL, &e);
+}
+
+static int read_domains(struct space *s, struct hmap *domains, struct err *e)
+{
+    AUTO_FREE char *text = list_text(s, NODED_VM_LIST, e);
+    char *save = NULL, state[16];
+    if (!text)
+        return -e->code;
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        uint64_t id;
+        unsigned slot;
+        if (sscanf(line, "%" SCNx64 " %15s %u", &id, state, &slot) != 3 || slot >= s->config.uid_count)
+            continue;
+        struct domain *d = calloc(1, sizeof *d);
+        if (!d)
+            abort();
+        d->running = !strcmp(state, "running");
+        d->slot = slot;
+        hmap_insert(domains, &d->node, id);
+    }
+    return 0;
+}
+
+static void free_domains(struct hmap *domains)
+{
+    for (struct hmap_node *n; (n = hmap_iterate(domains, NULL));) {
+        hmap_remove(domains, n);
+        free(hmap_entry(n, struct domain, node));
+    }
+    hmap_finish(domains);
+}
+
+/* A domain that runs keeps its uid slot and its memory's charge. */
+static void adopt(struct sandbox *sb, const struct domain *d)
+{
+    struct space *s = sb->space;
+    if (sb->slot_taken)
+        return;
+    sb->row.slot = d->slot;
+    s->slots[d->slot] = 1;
+    sb->slot_taken = true;
+    sb->charged = (uint64_t)sb->row.memory;
+    s->guest_memory += sb->charged;
+}
+
+static void resume_load(struct sandbox *sb)
+{
+    struct op *op = op_new(OP_LOAD);
+    if (ref_parse(sb->row.want, &op->ref) < 0) { /* a copy that never committed */
+        struct err e = {0};
+        free(op);
+        sandbox_destroy(sb, &e);
+        return;
+    }
+    op_submit(sb, op, false, NULL);
+}
+
+static void take_up(struct sandbox *sb, const struct domain *d)
+{
+    if (sb->runner || sb->ops)
+        return; /* an operation is at it */
+    if (d)
+        adopt(sb, d);
+    switch (sandbox_state(sb)) {
+    case SANDBOX_CREATING:
+    case SANDBOX_ROLLING_BACK: resume_load(sb); break;
+    case SANDBOX_DESTROYING:
+        sandbox_unname(sb);
+        op_submit(sb, op_new(OP_DESTROY), false, NULL);
+        break;
+    case SANDBOX_STOPPED:
+    case SANDBOX_FAILED:
+        if (d)
+            kill_orphan(sb->space, (uint64_t)sb->row.object);
+        break;
+    default: {
+        struct op *op = op_new(OP_RECOVER);
+        op->vm_exists = d != NULL;
+        op->vm_running = d && d->running;
+        op_submit(sb, op, false, NULL);
+    }
+    }
+}
+
+/* The sandboxes that exist now, referenced: operations may change the table while we wait. */
+static struct sandbox **all_sandboxes(struct space *s, size_t *count)
+{
+    struct sandbox **all = calloc(s->sandboxes.count + 1, sizeof(struct sandbox *));
+    if (!all)
+        abort();
+    *count = 0;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));)
+        all[(*count)++] = sandbox_ref(hmap_entry(n, struct sandbox, by_id));
+    return all;
+}
+
+static bool object_known(const struct space *s, const char *kind, uint64_t id)
+{
+    if (!strcmp(kind, "template"))
+        return template_by_id(s, id) != NULL;
+    if (!strcmp(kind, "snapshot"))
+        return snapshot_by_id(s, id) != NULL;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
+        const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
+        if ((uint64_t)sb->row.object == id || (uint64_t)sb->row.next_object == id)
+            return true;
+    }
+    return false;
+}
+
+static void remove_orphan_objects(struct space *s)
+{
+    struct err e = {0};
+    AUTO_FREE char *text = list_text(s, NODED_OBJECT_LIST, &e);
+    char *save = NULL, kind[16];
+    if (!text)
+        return;
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        uint64_t id;
+        int64_t created;
+        if (sscanf(line, "%15s %" SCNx64 " %" SCNd64, kind, &id, &created) != 3 || object_known(s, kind, id) ||
+            space_now() / 1000000000 - created < ORPHAN_AGE_SEC)
+            continue;
+        log_warn("%s object %012" PRIx64 " belongs to nothing: deleted", kind, id);
+        struct noded_request req = {.op = NODED_OBJECT_DELETE, .id = id};
+        req.kind = !strcmp(kind, "template") ? NODED_TEMPLATE : !strcmp(kind, "snapshot") ? NODED_SNAPSHOT : NODED_SANDBOX;
+        noded_call(s, &req, NULL, NULL, &e);
+    }
+}
+
+/* Snapshots and templates whose making was interrupted. */
+static void settle_artifacts(struct space *s)
+{
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
+        struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
+        if (sn->row.state == ARTIFACT_CREATING)
+            snapshot_set_state(sn, ARTIFACT_FAILED, "space-hostd ended while it was taken");
+    }
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->templates, n));) {
+        struct template *t = hmap_entry(n, struct template, by_id);
+        if (t->row.state == ARTIFACT_CREATING)
+            template_set_state(t, ARTIFACT_FAILED, "space-hostd ended while it was made");
+    }
+}
+
+static void reconcile(void *arg)
+{
+    struct space *s = arg;
+    struct err e = {0};
+    struct hmap domains = {0};
+    size_t count;
+    static bool first = true; /* only this process's own start may settle what was interrupted */
+    if (accel_wait(s, &e) < 0 || read_domains(s, &domains, &e) < 0) {
+        log_error("reconciliation waits for space-noded: %s", e.msg);
+        return; /* its next connection starts another */
+    }
+    if (first)
+        settle_artifacts(s);
+    first = false;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&domains, n));)
+        if (!is_ours(s, n->key))
+            kill_orphan(s, n->key);
+    struct sandbox **all = all_sandboxes(s, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct hmap_node *n = hmap_find(&domains, (uint64_t)all[i]->row.object);
+        if (!all[i]->gone)
+            take_up(all[i], n ? hmap_entry(n, struct domain, node) : NULL);
+        sandbox_unref(all[i]);
+    }
+    free(all);
+    free_domains(&domains);
+    remove_orphan_objects(s);
+}
+
+void lifecycle_reconcile(struct space *s)
+{
+    co_spawn(s->co, reconcile, s);
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Booting, connecting, stopping and killing the virtual machine of a sandbox; and which acceleration this host really has.
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/guest/guest.h"
+#include "hostd/jobs/job.h"
+#include "hostd/lifecycle/lifecycle.h"
+#include "hostd/noded_client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define BOOT_MSEC     120000u /* to the agent's hello: seconds on an idle host, more when a hundred boot at once */
+#define RECONNECT_MSEC 10000u /* of a guest that runs already */
+#define POWEROFF_MSEC  20000u
+#define PROBE_MSEC     15000u
+
+static struct noded_request vm_request(const struct sandbox *sb, enum noded_op op)
+{
+    return (struct noded_request){.op = op, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
+}
+
+/* The channel broke: the guest is hostile, its agent died, or QEMU ended. */
+static void guest_lost(void *user, const char *why)
+{
+    struct sandbox *sb = user;
+    guest_close(sb->guest);
+    sb->guest = NULL;
+    jobs_detach(sb);
+    wait_done_all(&sb->vm_gone, 0, NULL);
+    struct op *op = op_new(OP_VM_LOST);
+    op->object = sb->row.object;
+    str_copy(op->why, sizeof op->why, why);
+    op_submit(sb, op, false, NULL);
+}
+
+/* Names allow more than host names do. */
+static void host_name(const char *name, char out[NAME_LEN_MAX + 1])
+{
+    size_t i = 0;
+    for (; name[i] && i < NAME_LEN_MAX; i++)
+        out[i] = name[i] == '_' ? '-' : name[i];
+    out[i] = 0;
+}
+
+/* What a guest must be told before anyone uses it. */
+static int introduce(struct sandbox *sb, struct err *e)
+{
+    char name[NAME_LEN_MAX + 1], hex[33];
+    unsigned char raw[16];
+    if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw)
+        return err_sys(e, "read random bytes");
+    for (int i = 0; i < 16; i++)
+        snprintf(hex + 2 * i, 3, "%02x", raw[i]);
+    host_name(sb->row.name, name);
+    int rc = guest_ctl(sb->guest, 10000, "generation %s", hex);
+    if (rc == 0)
+        rc = guest_ctl(sb->guest, 10000, "hostname %s", name);
+    return rc < 0 ? err_set(e, -rc, "give the guest of '%s' its identity: %s", sb->row.name, strerror(-rc)) : 0;
+}
+
+int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
+{
+    struct guest_hooks hooks = {guest_lost, sb};
+    int rc = guest_connect(sb->space, (uint64_t)sb->row.object, &hooks, fresh ? BOOT_MSEC : RECONNECT_MSEC, &sb->guest, e);
+    if (rc < 0)
+        return rc;
+    rc = guest_ctl(sb->guest, 10000, "clock %" PRId64, space_now());
+    if (rc < 0)
+        rc = err_set(e, -rc, "set the clock of '%s': %s", sb->row.name, strerror(-rc));
+    if (rc == 0 && fresh)
+        rc = introduce(sb, e);
+    if (rc == 0)
+        jobs_attach(sb);
+    return rc;
+}
+
+static int grow_disk(struct sandbox *sb, struct err *e)
+{
+    struct noded_request req = vm_request(sb, NODED_DISK_GROW);
+    req.size = (uint64_t)sb->row.disk;
+    return noded_call(sb->space, &req, NULL, NULL, e);
+}
+
+int vm_boot(struct sandbox *sb, struct err *e)
+{
+    int rc = accel_wait(sb->space, e);
+    if (rc == 0)
+        rc = vm_charge(sb, e);
+    if (rc == 0)
+        rc = grow_disk(sb, e);
+    if (rc < 0)
+        return rc;
+    struct noded_request req = vm_request(sb, NODED_VM_START);
+    req.memory = (uint64_t)sb->row.memory;
+    req.vcpus = (uint32_t)sb->row.vcpus;
+    req.accel = sb->space->accel;
+    req.slot = (uint32_t)sb->row.slot;
+    sb->row.running_since = space_now();
+    rc = sandbox_save(sb, e); /* the slot, before QEMU has it */
+    if (rc == 0)
+        rc = noded_call(sb->space, &req, NULL, NULL, e);
+    if (rc == 0)
+        rc = vm_connect(sb, true, e);
+    if (rc == 0 && sb->guest) {
+        rc = guest_ctl(sb->guest, 30000, "grow");
+        rc = rc < 0 ? err_set(e, -rc, "grow the file system of '%s': %s", sb->row.name, strerror(-rc)) : 0;
+    }
+    return rc;
+}
+
+int vm_kill(struct sandbox *sb, struct err *e)
+{
+    guest_close(sb->guest);
+    sb->guest = NULL;
+    jobs_lost(sb);
+    int rc = 0;
+    if (sb->row.object) {
+        struct noded_request req = vm_request(sb, NODED_VM_KILL);
+        rc = noded_call(sb->space, &req, NULL, NULL, e);
+    }
+    if (rc == 0)
+        vm_release(sb);
+    return rc;
+}
+
+struct gone_waiter {
+    struct waiter w;
+    struct co *co;
+    bool fired, waiting;
+};
+
+static void gone_fired(struct waiter *w, int rc, const struct err *e)
+{
+    struct gone_waiter *g = (struct gone_waiter *)(void *)w;
+    (void)rc;
+    (void)e;
+    g->fired = true;
+    if (g->waiting)
+        co_wake(g->co, 0);
+}
+
+int vm_stop(struct sandbox *sb, struct err *e)
+{
+    struct gone_waiter g = {.w.done = gone_fired, .co = co_self(sb->space->co)};
+    int rc = 0;
+    if (sb->guest) {
+        wait_add(&sb->vm_gone, &g.w);
+        rc = guest_ctl(sb->guest, POWEROFF_MSEC, "poweroff"); /* usually ends by the channel's end */
+        g.waiting = true;
+        if (rc == 0 && !g.fired)
+            rc = co_wait_msec(sb->space->co, POWEROFF_MSEC);
+        wait_remove(&g.w);
+    }
+    if (rc == -ETIMEDOUT)
+        log_warn("sandbox %012" PRIx64 " did not power off in time and is killed", (uint64_t)sb->row.id);
+    if (rc == -ECANCELED)
+        return rc;
+    return vm_kill(sb, e);
+}
+
+/* ---- acceleration ---- */
+
+static void probe_lost(void *user, const char *why)
+{
+    (void)user;
+    log_debug("probe: %s", why);
+}
+
+/* Boots the bare guest under KVM up to the agent's echo. */
+static bool probe_kvm(struct space *s)
+{
+    struct err e = {0};
+    struct guest *g = NULL;
+    struct guest_hooks hooks = {probe_lost, s};
+    struct noded_request req = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = space_new_id(), .flags = NODED_PROBE,
+                                .memory = 128u << 20, .vcpus = 1, .accel = NODED_KVM, .slot = s->config.uid_count - 1};
+    int rc = noded_call(s, &req, NULL, NULL, &e);
+    if (rc == 0)
+        rc = guest_connect(s, req.id, &hooks, PROBE_MSEC, &g, &e);
+    if (rc < 0)
+        log_info("KVM does not run a guest here: %s", e.msg);
+    guest_close(g);
+    req.op = NODED_VM_KILL;
+    noded_call(s, &req, NULL, NULL, &e);
+    return rc == 0;
+}
+
+static void choose(struct space *s, const struct noded_reply *host, struct err *e)
+{
+    char key[192], value[8];
+    snprintf(key, sizeof key, "accel %s %s %s", host->node.qemu, host->node.host_kernel, host->node.cpu_model);
+    if (strcmp(s->config.accel, "auto") != 0) {
+        s->accel = !strcmp(s->config.accel, "kvm") ? NODED_KVM : NODED_TCG;
+    } else if (!host->node.kvm) {
+        s->accel = NODED_TCG;
+    } else {
+        db_meta(s->db, key, "", value, sizeof value, e);
+        if (!value[0]) {
+            str_copy(value, sizeof value, probe_kvm(s) ? "kvm" : "tcg");
+            db_meta_set(s->db, key, value, e);
+        }
+        s->accel = !strcmp(value, "kvm") ? NODED_KVM : NODED_TCG;
+    }
+    db_meta_set(s->db, "acceleration", s->accel == NODED_KVM ? "kvm" : "tcg", e);
+    log_info("guests run under %s", s->accel == NODED_KVM ? "KVM" : "TCG, which emulates: no usable KVM on this host");
+}
+
+struct accel_waiter {
+    struct waiter w;
+    struct co *co;
+};
+
+static void accel_known(struct waiter *w, int rc, const struct err *e)
+{
+    (void)e;
+    co_wake(((struct accel_waiter *)(void *)w)->co, rc);
+}
+
+int accel_wait(struct space *s, struct err *e)
+{
+    if (s->accel)
+        return 0;
+    if (s->accel_probing) {
+        struct accel_waiter a = {.w.done = accel_known, .co = co_self(s->co)};
+        wait_add(&s->accel_waiters, &a.w);
+        int rc = co_wait(s->co);
+        wait_remove(&a.w);
+        return rc < 0 ? err_set(e, -rc, "choosing the acceleration: %s", strerror(-rc)) : 0;
+    }
+    s->accel_probing = true;
+    struct noded_request req = {.op = NODED_HELLO};
+    struct noded_reply host;
+    int rc = noded_call(s, &req, &host, NULL, e);
+    if (rc == 0)
+        choose(s, &host, e);
+    s->accel_probing = false;
+    wait_done_all(&s->accel_waiters, rc, e);
+    return rc;
+}

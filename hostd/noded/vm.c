@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on libvirt domains: see vm.h.
+#include "hostd/noded/vm_impl.h"
+
+#include <errno.h>
+#include <libvirt/virterror.h>
+#include <stdlib.h>
+
+struct vm {
+    virConnectPtr conn;
+    virDomainPtr dom;
+};
+
+static void vm_finish(struct vm *m)
+{
+    if (m->dom)
+        virDomainFree(m->dom);
+    if (m->conn)
+        virConnectClose(m->conn);
+}
+
+#define AUTO_VM __attribute__((cleanup(vm_finish)))
+
+/* Connection and domain. -ESRCH when there is no such domain; the connection is then still there. */
+static int vm_find(struct vms *v, const char *what, uint64_t id, struct vm *m, struct err *e)
+{
+    char name[64];
+    m->conn = vms_connection(v, what, id, e);
+    if (!m->conn)
+        return -ENOTCONN;
+    vms_name(v, id, name);
+    m->dom = virDomainLookupByName(m->conn, name);
+    return m->dom ? 0 : vms_fail(v, m->conn, what, id, e);
+}
+
+int vms_active(struct vms *v, uint64_t id, struct err *e)
+{
+    AUTO_VM struct vm m = {0};
+    int rc = vm_find(v, "look for", id, &m, e);
+    if (rc < 0)
+        return rc == -ESRCH ? 0 : rc;
+    int active = virDomainIsActive(m.dom);
+    return active < 0 ? vms_fail(v, m.conn, "look for", id, e) : active;
+}
+
+int vms_start(struct vms *v, uint64_t id, const char *xml, struct err *e)
+{
+    AUTO_VM struct vm m = {0};
+    int rc = vm_find(v, "start", id, &m, e);
+    if (rc == 0)
+        return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already", (unsigned long long)id);
+    if (rc != -ESRCH)
+        return rc;
+    m.dom = virDomainCreateXML(m.conn, xml, 0);
+    return m.dom ? 0 : vms_fail(v, m.conn, "start", id, e);
+}
+
+int vms_destroy(struct vms *v, uint64_t id, struct err *e)
+{
+    AUTO_VM struct vm m = {0};
+    int rc = vm_find(v, "end", id, &m, e);
+    if (rc < 0)
+        return rc == -ESRCH ? 0 : rc;
+    if (virDomainDestroy(m.dom) == 0)
+        return 0;
+    rc = vms_fail(v, m.conn, "end", id, e);
+    return vms_active(v, id, NULL) == 0 ? 0 : rc; /* it may have ended by itself meanwhile */
+}
+
+/* Moves a domain to `want`, unless it is there. */
+static int set_state(struct vms *v, uint64_t id, const char *what, int want, int (*move)(virDomainPtr), struct err *e)
+{
+    AUTO_VM struct vm m = {0};
+    int state = 0, rc = vm_find(v, what, id, &m, e);
+    if (rc < 0)
+        return rc;
+    if (virDomainGetState(m.dom, &state, NULL, 0) == 0 && state == want)
+        return 0;
+    return move(m.dom) == 0 ? 0 : vms_fail(v, m.conn, what, id, e);
+}
+
+int vms_pause(struct vms *v, uint64_t id, struct err *e)
+{
+    return set_state(v, id, "pause", VIR_DOMAIN_PAUSED, virDomainSuspend, e);
+}
+
+int vms_resume(struct vms *v, uint64_t id, struct err *e)
+{
+    return set_state(v, id, "resume", VIR_DOMAIN_RUNNING, virDomainResume, e);
+}
+
+int vms_resize_disk(struct vms *v, uint64_t id, uint64_t bytes, struct err *e)
+{
+    AUTO_VM struct vm m = {0};
+    int rc = vm_find(v, "grow the disk of", id, &m, e);
+    if (rc < 0)
+        return rc;
+    if (virDomainBlockResize(m.dom, "vda", bytes, VIR_DOMAIN_BLOCK_RESIZE_BYTES) == 0)
+        return 0;
+    return vms_fail(v, m.conn, "grow the disk of", id, e);
+}
+
+int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss, bool *ret_running, struct err *e)
+{
+    AUTO_VM struct vm m = {0};
+    virDomainMemoryStatStruct mem[VIR_DOMAIN_MEMORY_STAT_NR];
+    virDomainInfo info;
+    int rc = vm_find(v, "measure", id, &m, e);
+    if (rc < 0)
+        return rc;
+    if (virDomainGetInfo(m.dom, &info) < 0)
+        return vms_fail(v, m.conn, "measure", id, e);
+    *ret_cpu_nsec = info.cpuTime;
+    *ret_running = info.state == VIR_DOMAIN_RUNNING;
+    *ret_rss = 0;
+    int n = virDomainMemoryStats(m.dom, mem, VIR_DOMAIN_MEMORY_STAT_NR, 0);
+    if (n < 0)
+        return vms_fail(v, m.conn, "measure", id, e);
+    for (int i = 0; i < n; i++)
+        if (mem[i].tag == VIR_DOMAIN_MEMORY_STAT_RSS)
+            *ret_rss = mem[i].val * 1024;
+    return 0;
+}
+
+static const char *state_name(const virDomainStatsRecord *r)
+{
+    int state = 0;
+    for (int i = 0; i < r->nparams; i++)
+        if (r->params[i].type == VIR_TYPED_PARAM_INT && __builtin_strcmp(r->params[i].field, "state.state") == 0)
+            state = r->params[i].value.i;
+    return state == VIR_DOMAIN_RUNNING ? "running" : state == VIR_DOMAIN_PAUSED ? "paused" : "other";
+}
+
+int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user, struct err *e)
+{
+    AUTO_VM struct vm m = {.conn = vms_connection(v, "list", 0, e)};
+    if (!m.conn)
+        return -ENOTCONN;
+    virDomainStatsRecordPtr *records = NULL;
+    int n = virConnectGetAllDomainStats(m.conn, VIR_DOMAIN_STATS_STATE, &records,
+                                        VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT);
+    if (n < 0)
+        return vms_fail(v, m.conn, "list", 0, e);
+    for (int i = 0; i < n; i++) {
+        uint64_t id = vms_id(v, records[i]->dom);
+        if (id)
+            cb(user, id, state_name(records[i]));
+    }
+    virDomainStatsRecordListFree(records);
+    return 0;
+}

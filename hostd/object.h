@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The objects of an instance in memory: templates, sandboxes, snapshots. Rows are what the database holds; the rest is of this run.
+// Reference counted: a 9P fid may outlive its object; `gone` says so.
+#ifndef SPACE_HOSTD_OBJECT_H
+#define SPACE_HOSTD_OBJECT_H
+
+#include "hostd/caller.h"
+#include "hostd/db/db.h"
+#include "hostd/events.h"
+#include "hostd/lifecycle/state.h"
+#include "hostd/ref.h"
+#include "hostd/space.h"
+#include "hostd/wait.h"
+
+#include <stdbool.h>
+
+struct guest;
+struct op;
+struct job;
+
+/* Of templates and snapshots. Stored: never renumber. */
+enum artifact_state { ARTIFACT_EMPTY = 1, ARTIFACT_CREATING = 2, ARTIFACT_READY = 3, ARTIFACT_FAILED = 4 };
+const char *artifact_state_name(int64_t state);
+
+struct template {
+    struct hmap_node by_id, by_name;
+    unsigned refs;
+    struct space *space;
+    struct template_row row;
+    bool named; /* listed under its name */
+    bool busy;  /* being sealed */
+    struct wait_list ready;   /* waiting for it to leave `creating` */
+    struct wait_list sealing; /* waiting for the seal in progress */
+};
+
+struct snapshot {
+    struct hmap_node by_id;
+    unsigned refs;
+    struct space *space;
+    struct snapshot_row row;
+    bool gone;
+    struct wait_list ready; /* waiting for it to leave `creating` */
+};
+
+/* An open `#copy` (docs/protocol/9p.md). */
+enum copy_state { COPY_NONE, COPY_HELD, COPY_COMMITTED };
+
+struct sandbox {
+    struct hmap_node by_id, by_name;
+    unsigned refs;
+    struct space *space;
+    struct sandbox_row row;
+    bool named, gone;
+    enum copy_state copy;
+    struct op *ops;                 /* queue; the first one runs */
+    struct co *runner;              /* of the first */
+    struct sandbox *capturing_from; /* our operation waits for that one's queue */
+    struct wait_list ready;         /* touches that wait for an operation to end */
+    struct wait_list vm_gone;       /* coroutines that wait for QEMU's end */
+    struct guest *guest;            /* connected while running or paused */
+    struct job *jobs;
+    unsigned job_count;
+    uint64_t charged;               /* memory counted in space.guest_memory */
+    bool slot_taken;
+};
+
+struct sandbox *sandbox_ref(struct sandbox *sb);
+void sandbox_unref(struct sandbox *sb);
+struct sandbox *sandbox_by_id(const struct space *s, uint64_t id);
+struct sandbox *sandbox_by_name(const struct space *s, uint32_t owner, const char *name);
+static inline enum sandbox_state sandbox_state(const struct sandbox *sb)
+{
+    return (enum sandbox_state)sb->row.state;
+}
+static inline struct event_scope sandbox_scope(const struct sandbox *sb)
+{
+    return (struct event_scope){sb->row.owner, sb->row.gid, sb->row.mode};
+}
+/* Saves the row; a failure is logged (the memory is ahead of the database then, and the next save repeats it). */
+int sandbox_save(struct sandbox *sb, struct err *e);
+/* Checks the table, sets, saves, and emits the event; all in one transaction. `reason` may be NULL. */
+void sandbox_set_state(struct sandbox *sb, enum sandbox_state state, const char *reason);
+/* The sentence that `error` shows; saved with the next save. */
+void sandbox_set_error(struct sandbox *sb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+struct snapshot *snapshot_ref(struct snapshot *sn);
+void snapshot_unref(struct snapshot *sn);
+struct snapshot *snapshot_by_id(const struct space *s, uint64_t id);
+struct snapshot *snapshot_by_name(const struct space *s, uint64_t sandbox, const char *name);
+void snapshot_set_state(struct snapshot *sn, enum artifact_state state, const char *error);
+
+struct template *template_ref(struct template *t);
+void template_unref(struct template *t);
+struct template *template_by_id(const struct space *s, uint64_t id);
+struct template *template_by_name(const struct space *s, uint32_t owner, const char *name);
+/* Owner, root, or what `share` says: `all`, or a group's name. */
+bool template_may_use(const struct template *t, const struct caller *c);
+/* The template that `name` means for this caller: its own, `OWNER:NAME`, or one of root's that is shared. */
+struct template *template_resolve(const struct space *s, const struct caller *c, const char *name);
+void template_set_state(struct template *t, enum artifact_state state, const char *error);
+
+/* Makes new ones, in memory and in the database. */
+int sandbox_insert(struct space *s, const struct sandbox_row *row, struct sandbox **out, struct err *e);
+int snapshot_insert(struct space *s, const struct snapshot_row *row, struct snapshot **out, struct err *e);
+int template_insert(struct space *s, const struct template_row *row, struct template **out, struct err *e);
+/* Frees the name at once. */
+void sandbox_unname(struct sandbox *sb);
+void template_unname(struct template *t);
+/* Out of the tables and the database; the memory goes with the last reference. */
+void sandbox_forget(struct sandbox *sb);
+void snapshot_forget(struct snapshot *sn);
+void template_forget(struct template *t);
+
+/* Loads all of them from the database. */
+int objects_load(struct space *s, struct err *e);
+
+#endif
