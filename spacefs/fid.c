@@ -48,6 +48,11 @@ static bool is_valid(struct fs *fs, const struct fid_ref *r)
     return r && conn_is_up(fs->conn) && r->generation == conn_generation(fs->conn);
 }
 
+bool fid_is_valid(struct fs *fs, const struct node *n, uint32_t uid)
+{
+    return is_valid(fs, find(fs, n, uid));
+}
+
 static void unlink_recent(struct fs *fs, struct fid_ref *r)
 {
     *(r->newer ? &r->newer->older : &fs->fid_new) = r->older;

@@ -34,6 +34,9 @@ void fid_put(struct fid_ref *r);
 /* Keeps `fid`, just walked to `n`, as (n, uid)'s fid, or clunks it when there already is one. */
 void fid_adopt(struct fs *fs, struct node *n, uint32_t uid, uint32_t fid, uint32_t generation);
 
+/* True when fid_get would not have to wait. */
+bool fid_is_valid(struct fs *fs, const struct node *n, uint32_t uid);
+
 /* Keeps the fid of (n, uid), if there is one now, until fid_put: an open file's node must not lose its place. May be NULL. */
 struct fid_ref *fid_pin(struct fs *fs, struct node *n, uint32_t uid);
 

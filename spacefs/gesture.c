@@ -246,7 +246,7 @@ static int create_carried(struct req *r, struct copy *c)
     int rc = ops_walk_child(&r->task, r->node, r->uid, r->name, &f);
     if (rc < 0)
         return rc;
-    struct node *n = ops_take_found(fs, r->node, r->uid, r->name, &f);
+    struct node *n = ops_take_found(r, r->node, r->name, &f);
     if (!n)
         return -ENOMEM;
     uint32_t flags = handle_p9_flags(r->flags & ~(O_CREAT | O_EXCL));

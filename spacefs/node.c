@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define FUSE_TOP 1u
+/* From a lookup to the open that follows it. */
+#define LENT_MSEC 20u
 
 static uint64_t name_key(const struct node *parent, const char *name)
 {
@@ -139,27 +141,61 @@ static bool is_same(const struct node *n, const struct node *parent, const char 
     return n->parent == parent && n->qid_path == qid->path && n->format == format && !strcmp(n->name, name);
 }
 
-/* Somebody works with an opening of this very node: see node_get. */
-static bool is_taken(const struct node *n)
+/* Writes to these wait until something is done. */
+static bool may_block(const char *name)
 {
-    return n->format == S_IFREG && node_is_control(n) && n->handles;
+    static const char *const names[] = {"state", "head", "node", "stdin", "cmd"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
 }
 
-struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format)
+/* Somebody works, or may be about to, with an opening of this very node: see node_get. */
+static bool is_taken(const struct fs *fs, const struct node *n, pid_t tid)
+{
+    if (n->format != S_IFREG || !node_is_control(n))
+        return false;
+    return n->handles || (n->lent_to != tid && uv_now(fs->loop) < n->lent_until);
+}
+
+static void lend(const struct fs *fs, struct node *n, pid_t tid)
+{
+    if (n->format != S_IFREG || !node_is_control(n) || !may_block(n->name))
+        return;
+    n->lent_to = tid;
+    n->lent_until = uv_now(fs->loop) + LENT_MSEC;
+}
+
+struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format,
+                      pid_t tid)
 {
     uint64_t key = name_key(parent, name);
     for (struct hmap_node *h = hmap_find(&fs->nodes, key); h; h = hmap_find_next(h)) {
         struct node *n = hmap_entry(h, struct node, by_name);
-        if (is_same(n, parent, name, qid, format) && !is_taken(n))
+        if (is_same(n, parent, name, qid, format) && !is_taken(fs, n, tid)) {
+            lend(fs, n, tid);
             return node_ref(n);
+        }
     }
     struct node *n = create(parent, name);
     if (!n)
         return NULL;
     n->qid_path = qid->path;
     n->format = format;
+    lend(fs, n, tid);
     hmap_insert(&fs->nodes, &n->by_name, key);
     return n;
+}
+
+const struct node *node_known(struct fs *fs, const struct node *parent, const char *name)
+{
+    for (struct hmap_node *h = hmap_find(&fs->nodes, name_key(parent, name)); h; h = hmap_find_next(h)) {
+        const struct node *n = hmap_entry(h, struct node, by_name);
+        if (n->parent == parent && !strcmp(n->name, name))
+            return n;
+    }
+    return NULL;
 }
 
 struct node *node_swallowed(struct fs *fs, struct node *parent, const char *name)

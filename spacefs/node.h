@@ -45,7 +45,9 @@ struct node {
     uint64_t size;          /* as last seen */
     struct timespec mtime;
     uint64_t no_capability_until; /* uv_now until which security.capability is known to be absent */
-    pid_t retried;                /* thread that was last told to look this file up again */
+    pid_t lent_to;                /* thread that was last shown this file, which may be about to open it */
+    uint64_t lent_until;
+    pid_t retried; /* thread that was last told to look this file up again */
     struct copy *copy;            /* the copy in progress that made this file; gesture.c's, not counted */
     uint32_t uid, gid;            /* of a swallowed file */
 };
@@ -85,11 +87,16 @@ void node_unref(struct fs *fs, struct node *n);
 void node_forget(struct fs *fs, struct node *n, uint64_t count);
 
 /*
- * The node for what a lookup of `name` found, with a reference for the caller. An existing one when parent, name, qid and type are the same,
- * except that a control file somebody has open gets a fresh node: the kernel holds a node's lock while a write waits, and the size
- * it shows for an open file belongs to that opening (DESIGN 2). NULL when out of memory.
+ * The node for what thread `tid`'s lookup of `name` found, with a reference for the caller. An existing one when parent, name, qid and type are
+ * the same, except that a control file somebody has open, or whose writes may block and that another thread looked up a moment
+ * ago, gets a fresh node: the kernel holds a node's lock while a write waits, and the size it shows for an open file belongs to
+ * that opening (DESIGN 2). NULL when out of memory.
  */
-struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format);
+struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format,
+                      pid_t tid);
+
+/* Some node that is known by this name, which may mean something else by now. NULL when there is none. */
+const struct node *node_known(struct fs *fs, const struct node *parent, const char *name);
 
 /* A node that exists here only: fresh inode number, never found by node_get. NULL when out of memory. */
 struct node *node_swallowed(struct fs *fs, struct node *parent, const char *name);

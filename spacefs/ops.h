@@ -16,7 +16,7 @@ void ops_fsyncdir(fuse_req_t fuse, fuse_ino_t ino, int datasync, struct fuse_fil
 
 /* What a walk of one name found. */
 struct found {
-    uint32_t fid, generation; /* the caller's to adopt or clunk */
+    uint32_t fid, generation; /* the caller's to adopt or clunk; generation 0: none, the name's node has one already */
     struct p9_Rgetattr attr;
 };
 
@@ -33,7 +33,7 @@ void ops_reply_create(struct req *r, struct node *n, struct handle *h, const str
 void ops_reply_child(struct req *r, struct node *parent, const char *name);
 
 /* The node of what was found, with a reference; adopts or clunks the fid. NULL when out of memory. */
-struct node *ops_take_found(struct fs *fs, struct node *parent, uint32_t uid, const char *name, const struct found *f);
+struct node *ops_take_found(struct req *r, struct node *parent, const char *name, const struct found *f);
 
 /* ops_name.c */
 void ops_mkdir(fuse_req_t fuse, fuse_ino_t parent, const char *name, mode_t mode);

@@ -25,6 +25,9 @@ int ops_walk_child(struct task *t, struct node *parent, uint32_t uid, const char
     int rc = fid_get(t, parent, uid, &ref);
     if (rc < 0)
         return rc;
+    /* What a known name leads to has its fid already, most likely: then this one is only to look, and its clunk need not wait. */
+    const struct node *known = node_known(fs, parent, name);
+    bool only_look = known && fid_is_valid(fs, known, uid);
     out->fid = fid_alloc(fs);
     out->generation = conn_generation(fs->conn);
     struct p9_msg walk = {.type = P9_Twalk}, getattr = {.type = P9_Tgetattr};
@@ -32,6 +35,8 @@ int ops_walk_child(struct task *t, struct node *parent, uint32_t uid, const char
     getattr.Tgetattr = (struct p9_Tgetattr){.fid = out->fid, .mask = P9_GETATTR_ALL};
     struct call *walking = call_start(t, &walk);
     struct call *attr = call_start(t, &getattr);
+    if (only_look) /* goes with the same message */
+        fid_clunk(fs, out->generation, out->fid);
     rc = call_wait(walking);
     if (rc == 0 && walking->reply.Rwalk.qids.n != 1)
         rc = -ENOENT;
@@ -42,27 +47,30 @@ int ops_walk_child(struct task *t, struct node *parent, uint32_t uid, const char
     call_end(attr);
     call_end(walking);
     fid_put(ref);
-    if (rc < 0)
+    if (rc < 0 && !only_look)
         fid_clunk(fs, out->generation, out->fid);
+    if (only_look)
+        out->generation = 0;
     return rc;
 }
 
-struct node *ops_take_found(struct fs *fs, struct node *parent, uint32_t uid, const char *name, const struct found *f)
+struct node *ops_take_found(struct req *r, struct node *parent, const char *name, const struct found *f)
 {
-    struct node *n = node_get(fs, parent, name, &f->attr.qid, f->attr.mode & S_IFMT);
+    struct fs *fs = r->task.fs;
+    struct node *n = node_get(fs, parent, name, &f->attr.qid, f->attr.mode & S_IFMT, r->tid);
     if (!n) {
         fid_clunk(fs, f->generation, f->fid);
         return NULL;
     }
     attr_seen(n, &f->attr);
-    fid_adopt(fs, n, uid, f->fid, f->generation);
+    fid_adopt(fs, n, r->uid, f->fid, f->generation);
     return n;
 }
 
 static void reply_found(struct req *r, struct node *parent, const char *name, const struct found *f)
 {
     struct fs *fs = r->task.fs;
-    struct node *n = ops_take_found(fs, parent, r->uid, name, f);
+    struct node *n = ops_take_found(r, parent, name, f);
     struct stat st;
     if (!n) {
         request_error(r, -ENOMEM);

@@ -205,7 +205,7 @@ static void create(struct req *r)
         request_error(r, rc);
         return;
     }
-    struct node *n = node_get(fs, r->node, r->name, &c.qid, c.opening.attr.mode & S_IFMT);
+    struct node *n = node_get(fs, r->node, r->name, &c.qid, c.opening.attr.mode & S_IFMT, r->tid);
     if (!n) {
         fid_clunk(fs, c.opening.fid.generation, c.opening.fid.fid);
         request_error(r, -ENOMEM);

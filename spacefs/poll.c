@@ -47,7 +47,7 @@ struct poll_state {
 
 static bool is_stream(const struct handle *h)
 {
-    return h->node->kind == NODE_CONTROL && handle_is_stream_name(h->node->name) && !handle_writes(h);
+    return node_is_control(h->node) && handle_is_stream_name(h->node->name) && !handle_writes(h);
 }
 
 static bool is_state(const struct handle *h)
