@@ -424,7 +424,7 @@ void p9_client_fid_free(struct p9_client *c, uint32_t fid)
 
 struct clunk {
     struct p9_client *client;
-    uint32_t generation, fid;
+    uint32_t fid;
 };
 
 static void clunked(void *user, int err, const struct p9_msg *r)
@@ -432,8 +432,7 @@ static void clunked(void *user, int err, const struct p9_msg *r)
     struct clunk *k = user;
     (void)err; /* the fid is gone whatever the answer is */
     (void)r;
-    if (k->generation == k->client->generation)
-        p9_client_fid_free(k->client, k->fid);
+    p9_client_fid_free(k->client, k->fid); /* of an older connection: a no-op */
     free(k);
 }
 
@@ -444,7 +443,7 @@ void p9_client_clunk(struct p9_client *c, uint32_t generation, uint32_t fid)
     struct clunk *k = malloc(sizeof *k);
     if (!k)
         abort();
-    *k = (struct clunk){.client = c, .generation = generation, .fid = fid};
+    *k = (struct clunk){.client = c, .fid = fid};
     struct p9_call *call = new_call(c, P9_Tclunk, clunked, k);
     call->fid = fid;
     send_own(c, call);

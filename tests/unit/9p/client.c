@@ -417,10 +417,15 @@ static void bytes_of_an_old_connection_are_dropped(void)
     expect_sent(w, P9_Tgetattr);
     reply.tag = w->t.tag;
     size_t n = (size_t)p9_encode(&reply, bytes, sizeof bytes);
-    memset(bytes + n, 0, 16); /* garbage behind it */
+    struct p9_msg version = {
+        .type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8192, p9_str_of(P9_VERSION)}};
+    long behind =
+        p9_encode(&version, bytes + n, sizeof bytes - n); /* would be taken for the new one's */
+    CHECK(behind > 0);
     CHECK_EQ(p9_client_input(w->client, bytes, n - 5), 0);
-    CHECK_EQ(p9_client_input(w->client, bytes + n - 5, 5 + 16),
-             0); /* completes a split message; its buffer is in use */
+    /* Completes a split message, whose buffer is in use while the callback connects. */
+    CHECK_EQ(p9_client_input(w->client, bytes + n - 5, 5 + (size_t)behind), 0);
+    CHECK(!p9_client_is_connected(w->client));
     CHECK_EQ(p9_client_generation(w->client), 2);
     negotiate(w);
     CHECK(p9_client_is_connected(w->client));

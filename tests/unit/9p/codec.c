@@ -73,6 +73,21 @@ static void a_message_cut_at_any_byte_is_refused(void)
     }
 }
 
+static void a_wrong_size_field_is_refused(void)
+{
+    uint64_t seed = 11;
+    for (size_t t = 0; t < TYPES; t++) {
+        struct p9_msg a, b;
+        uint8_t buf[8192];
+        fill_message(&a, types[t], &seed);
+        size_t n = (size_t)p9_encode(&a, buf, sizeof buf);
+        for (uint32_t wrong = (uint32_t)n - 2; wrong < n + 3; wrong++) {
+            put32(buf, wrong);
+            CHECK_EQ(decode_copy(buf, n, &b, NULL), wrong == n ? 0 : -EBADMSG);
+        }
+    }
+}
+
 static void encoding_needs_room_for_every_byte(void)
 {
     uint64_t seed = 9;
@@ -213,6 +228,7 @@ static void strings_compare_whole(void)
 static const struct check_test tests[] = {
     TEST(every_message_survives_a_round_trip),
     TEST(a_message_cut_at_any_byte_is_refused),
+    TEST(a_wrong_size_field_is_refused),
     TEST(encoding_needs_room_for_every_byte),
     TEST(the_layout_is_the_documented_one),
     TEST(counts_that_wrap_are_refused),
