@@ -15,12 +15,12 @@
 // has none, it is closed.
 //
 // Pumps: stdout and stderr, each at its own offset, so that nothing is lost or doubled when a read
-// is interrupted.
+// has to be repeated.
 //
-// `wait` answers when the job's first process has ended; a child left behind may hold the streams
-// open for ever. So when it has answered, the pumps are told (`ended`), interrupted with SIGUSR1
-// until they noticed, and drain what is there without blocking. Threads that cannot be ended (the
-// feeder, in read) live on until exit, and so does the struct that they use.
+// When the job's first process has ended, `wait` answers and both streams end, at what had been
+// written by then, even if a child left behind holds them open. So both pumps end by themselves.
+// Threads that cannot be ended (the feeder, in read) live on until exit, and so does the struct
+// that they use.
 #include "spacectl/attach.h"
 
 #include "spacectl/command.h"
@@ -54,7 +54,6 @@ struct attachment {
     struct job job;
     bool terminal;
     atomic_bool running; /* cmd was written */
-    atomic_bool ended;   /* wait has answered */
     atomic_flag leaving;
     sigset_t signals;
     struct pump out, err;
@@ -212,14 +211,8 @@ static void *pump_main(void *arg)
     struct pump *p = arg;
     char *buf = malloc(CHUNK);
     while (buf) {
-        if (atomic_load(&p->a->ended) && !p->stream.nonblocking) {
-            stream_close(&p->stream);
-            p->stream.nonblocking = true;
-        }
         ssize_t n = stream_read(&p->stream, buf, CHUNK);
-        if (n == -EINTR)
-            continue;
-        if (n < 0 && n != -EAGAIN)
+        if (n < 0)
             p->error = (int)n;
         if (n <= 0)
             break;
@@ -242,30 +235,15 @@ static int pump_start(struct attachment *a, struct pump *p, const char *name, in
     return code ? err_set(e, code, "cannot start a thread: %s", strerror(code)) : 0;
 }
 
-/* Ends when the pump has written everything that the job's first process wrote; see the theory
- * above. */
 static void pump_finish(struct pump *p)
 {
-    long wait_ms = 1;
-    if (!p->started)
-        return;
-    for (;;) {
-        const struct timespec until = in_ms(wait_ms);
-        if (pthread_clockjoin_np(p->thread, NULL, CLOCK_MONOTONIC, &until) != ETIMEDOUT)
-            return;
-        pthread_kill(p->thread, SIGUSR1);
-        wait_ms = wait_ms < 100 ? wait_ms * 2 : 100;
-    }
-}
-
-static void on_wake(int signal)
-{
-    (void)signal; /* its only purpose is to interrupt a read */
+    if (p->started)
+        pthread_join(p->thread, NULL);
 }
 
 static int prepare_signals(struct attachment *a, struct err *e)
 {
-    struct sigaction wake = {.sa_handler = on_wake}, ignore = {.sa_handler = SIG_IGN};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&a->signals);
     sigaddset(&a->signals, SIGINT);
     sigaddset(&a->signals, SIGQUIT);
@@ -276,7 +254,6 @@ static int prepare_signals(struct attachment *a, struct err *e)
         sigaddset(&a->signals, SIGTSTP);
         sigaddset(&a->signals, SIGCONT);
     }
-    sigaction(SIGUSR1, &wake, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
     int code = pthread_sigmask(SIG_BLOCK, &a->signals, NULL);
     pthread_t thread;
@@ -311,7 +288,6 @@ static int carry(struct attachment *a, struct err *e)
         return rc;
     detached(feeder_main, a);
     rc = job_wait(&a->job, &end, e);
-    atomic_store(&a->ended, true);
     pump_finish(&a->out);
     pump_finish(&a->err);
     terminal_restore();

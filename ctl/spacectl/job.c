@@ -150,7 +150,7 @@ void job_remove(struct job *job)
 static ssize_t stream_try(struct stream *s, void *buf, size_t size)
 {
     if (s->fd < 0) {
-        int flags = O_RDONLY | O_CLOEXEC | (s->nonblocking ? O_NONBLOCK : 0);
+        int flags = O_RDONLY | O_CLOEXEC;
         s->fd =
             s->retried ? open_anew(s->job, s->name, flags) : openat(s->job->dir, s->name, flags);
         if (s->fd < 0)
@@ -168,7 +168,9 @@ ssize_t stream_read(struct stream *s, void *buf, size_t size)
         ssize_t n = stream_try(s, buf, size);
         if (n >= 0)
             s->offset += n;
-        if (n >= 0 || n == -EAGAIN || n == -EINTR || n == -ENOENT)
+        if (n == -EINTR)
+            continue;
+        if (n >= 0 || n == -ENOENT)
             return n;
         stream_close(s);
         s->retried = true;
@@ -203,10 +205,7 @@ int job_wait(const struct job *job, struct job_end *out, struct err *e)
 {
     struct stream s = {.job = job, .name = "wait", .fd = -1};
     char line[64];
-    ssize_t n;
-    do {
-        n = stream_read(&s, line, sizeof line - 1);
-    } while (n == -EINTR);
+    ssize_t n = stream_read(&s, line, sizeof line - 1);
     stream_close(&s);
     if (n == -ENOENT) {
         *out = (struct job_end){.kind = JOB_LOST};

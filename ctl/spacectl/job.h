@@ -60,12 +60,10 @@ struct stream {
     const char *name; /* stdout, stderr, wait */
     int fd;           /* -1: not open yet */
     off_t offset;
-    bool nonblocking; /* of the next open */
-    bool retried;     /* the first descriptor failed */
+    bool retried; /* the first descriptor failed */
 };
 
-/* Bytes, 0 at the end, -EAGAIN (nonblocking), -EINTR (a signal came), -ENOENT (the job is gone) or
- * another -errno. */
+/* Bytes, 0 at the end, -ENOENT (the job is gone) or another -errno. */
 ssize_t stream_read(struct stream *s, void *buf, size_t size);
 void stream_close(struct stream *s);
 
