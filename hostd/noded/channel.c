@@ -87,6 +87,13 @@ int channels_prepare(const struct channels *c, uint64_t id, uid_t uid, struct er
     return 0;
 }
 
+bool channels_exist(const struct channels *c, uint64_t id)
+{
+    char name[13];
+    id_name(id, name);
+    return faccessat(c->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+}
+
 int channels_remove(const struct channels *c, uint64_t id, struct err *e)
 {
     char name[13];

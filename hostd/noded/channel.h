@@ -2,7 +2,8 @@
 // RUN/vm/ID: a directory for each virtual machine with the sockets of its two channels.
 //
 // libvirt makes the sockets and hands QEMU the listening descriptors, so QEMU needs no access here: the directories are root's, mode
-// 0700. The gid of a directory is the virtual machine's uid: the durable record of who started, for those without a disk.
+// 0700. A directory is there from before a QEMU starts until after it is known to be gone: the record that a sandbox is in use, which
+// needs no libvirt. Its gid is the virtual machine's uid.
 // Any thread. Nothing changes after channels_open.
 #ifndef SPACE_NODED_CHANNEL_H
 #define SPACE_NODED_CHANNEL_H
@@ -10,6 +11,7 @@
 #include "base/err.h"
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -25,6 +27,8 @@ void channels_close(struct channels *c);
 int channels_prepare(const struct channels *c, uint64_t id, uid_t uid, struct err *e);
 /* Missing is success. */
 int channels_remove(const struct channels *c, uint64_t id, struct err *e);
+/* There is a directory: something was started, and is not known to be gone. */
+bool channels_exist(const struct channels *c, uint64_t id);
 /* Path of a socket. */
 void channels_path(const struct channels *c, uint64_t id, uint32_t port, char out[PATH_MAX]);
 /* A connected, non-blocking descriptor. ECONNREFUSED when nobody listens, EAGAIN when another client is being waited for. */

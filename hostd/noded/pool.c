@@ -186,8 +186,6 @@ int pool_delete(const struct pool *p, struct pool_object o, struct err *e)
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(o.id, name);
-    if (o.kind == NODED_SANDBOX && pool_holder(p, o.id))
-        return err_set(e, EBUSY, "delete sandbox %s: its virtual machine is not ended yet", name);
     if (btrfs_util_delete_subvolume_fd(p->folder[o.kind], name, 0) == BTRFS_UTIL_OK || errno == ENOENT)
         return 0;
     return pool_fail(e, "delete", o);

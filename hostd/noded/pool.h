@@ -3,8 +3,7 @@
 //
 // Names are only ever built from validated numbers, opened relative to a directory descriptor, and never followed when they are
 // symbolic links. All of it is root's; the one exception is a sandbox's disk.raw, which belongs to the uid of a virtual machine from
-// before its QEMU starts until after it is known to be gone (pool_claim, pool_release). That owner is the durable record that a
-// sandbox is in use: it needs no libvirt and survives every daemon.
+// before its QEMU starts until after it is known to be gone (pool_claim, pool_release).
 //
 // Needs CAP_SYS_ADMIN (deleting), CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER. Any thread; nothing here changes after pool_open.
 #ifndef SPACE_NODED_POOL_H
@@ -34,7 +33,7 @@ int pool_create(const struct pool *p, struct pool_object o, struct err *e);
 int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to, bool read_only, struct err *e);
 int pool_seal(const struct pool *p, struct pool_object o, struct err *e);
 
-/* Missing is success. EBUSY while a virtual machine's uid owns its disk. */
+/* Missing is success. */
 int pool_delete(const struct pool *p, struct pool_object o, struct err *e);
 
 /* A sealed memfd with a line "KIND ID CREATED" for each object. */
@@ -43,7 +42,7 @@ int pool_list(const struct pool *p, int *ret_fd, struct err *e);
 /* Bytes of the file system, and those that can still be written. */
 int pool_stat(const struct pool *p, uint64_t *ret_size, uint64_t *ret_free, struct err *e);
 
-/* Opens a file, read-only or (`writable`) read-write and made if missing. ENOENT, EROFS when sealed; writable EBUSY while in use. */
+/* Opens a file, read-only or (`writable`) read-write and made if missing. ENOENT, EROFS when sealed. */
 int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file file, bool writable, int *ret_fd, struct err *e);
 
 /* Replaces the contents of a file by those of `from` (read from its start), and lets everyone read it. */

@@ -95,9 +95,6 @@ int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file f
     AUTO_CLOSE int dir = pool_object_open(p, o, "open a file of", e);
     if (dir < 0)
         return dir;
-    if (writable && o.kind == NODED_SANDBOX && pool_holder(p, o.id))
-        return err_set(e, EBUSY, "open %s of sandbox %012llx for writing: its virtual machine is not ended yet", files[file].name,
-                       (unsigned long long)o.id);
     int fd = file_open(dir, file, writable ? O_RDWR | O_CREAT : O_RDONLY);
     if (fd < 0)
         return file_fail(e, "open", file, o);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <libvirt/virterror.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct vm {
     virConnectPtr conn;
@@ -126,7 +127,7 @@ static const char *state_name(const virDomainStatsRecord *r)
 {
     int state = 0;
     for (int i = 0; i < r->nparams; i++)
-        if (r->params[i].type == VIR_TYPED_PARAM_INT && __builtin_strcmp(r->params[i].field, "state.state") == 0)
+        if (r->params[i].type == VIR_TYPED_PARAM_INT && strcmp(r->params[i].field, "state.state") == 0)
             state = r->params[i].value.i;
     return state == VIR_DOMAIN_RUNNING ? "running" : state == VIR_DOMAIN_PAUSED ? "paused" : "other";
 }

@@ -254,16 +254,17 @@ virConnectPtr vms_connection(struct vms *v, const char *what, uint64_t id, struc
 
 int vms_fail(struct vms *v, virConnectPtr conn, const char *what, uint64_t id, struct err *e)
 {
+    char text[256];
     const virError *why = virGetLastError();
     int code = why ? why->code : VIR_ERR_OK;
+    str_copy(text, sizeof text, why && why->message ? why->message : "libvirt gives no reason");
     if (code == VIR_ERR_NO_DOMAIN)
         return err_set(e, ESRCH, "%s sandbox %012llx: it has no virtual machine", what, (unsigned long long)id);
-    if (virConnectIsAlive(conn) != 1)
+    if (virConnectIsAlive(conn) != 1) /* forgets the error */
         return err_set(e, ENOTCONN, "%s sandbox %012llx: the connection to libvirt at %s was lost meanwhile", what, (unsigned long long)id,
                        v->uri);
     int posix = code == VIR_ERR_NO_MEMORY ? ENOMEM : code == VIR_ERR_OPERATION_TIMEOUT ? ETIMEDOUT : EIO;
-    return err_set(e, posix, "%s sandbox %012llx: %s", what, (unsigned long long)id,
-                   why && why->message ? why->message : "libvirt gives no reason");
+    return err_set(e, posix, "%s sandbox %012llx: %s", what, (unsigned long long)id, text);
 }
 
 void vms_name(const struct vms *v, uint64_t id, char out[64])

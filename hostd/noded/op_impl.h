@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions behind the table of ops.c: objects in op_object.c, virtual machines in op_vm.c.
+#ifndef SPACE_NODED_OP_IMPL_H
+#define SPACE_NODED_OP_IMPL_H
+
+#include "hostd/noded/ops.h"
+
+op_run op_hello, op_pool_stat;
+op_run op_object_create, op_object_snapshot, op_object_seal, op_object_delete, op_object_list;
+op_run op_file_open, op_template_kernel, op_disk_grow;
+op_run op_vm_start, op_vm_kill, op_vm_pause, op_vm_resume, op_vm_stats, op_vm_list, op_channel_open;
+op_run op_vm_interrupt, op_vm_reap;
+
+#endif

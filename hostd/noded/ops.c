@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of operations and the check of requests: see ops.h.
+//
+// The other side is taken for an attacker: hostd parses what guests write. Objects are numbers, so that no path can be spelled; sizes
+// have limits; an unused field that is not 0 is refused, so that nothing is ever silently ignored.
+#include "hostd/noded/ops.h"
+
+#include "hostd/noded/op_impl.h"
+
+#include <errno.h>
+
+#define ID_MAX     0xffffffffffffull /* 48 bit */
+#define DISK_MAX   (1ull << 46)      /* 64 TiB, as the configuration's `disk` */
+#define DISK_STEP  4096u
+#define MEMORY_MIN (32ull << 20)
+#define MEMORY_MAX (1ull << 40)
+#define MEMORY_STEP (1ull << 20)
+#define VCPUS_MAX  64u
+
+#define SECONDS(n) ((n) * 1000u)
+
+/* Why each is safe to offer: the comment at its function. */
+static const struct op ops[] = {
+    [NODED_HELLO] = {"hello", op_hello, 0, 0, LANE_POOL, 0, false, false, false},
+    [NODED_OBJECT_CREATE] = {"object-create", op_object_create, OP_OBJECT, 0, LANE_POOL, 0, true, false, false},
+    [NODED_OBJECT_SNAPSHOT] = {"object-snapshot", op_object_snapshot, OP_OBJECT | OP_SOURCE, NODED_READ_ONLY, LANE_POOL, 0, true, false,
+                               false},
+    [NODED_OBJECT_SEAL] = {"object-seal", op_object_seal, OP_OBJECT, 0, LANE_POOL, 0, true, false, false},
+    [NODED_OBJECT_DELETE] = {"object-delete", op_object_delete, OP_OBJECT, 0, LANE_POOL, 0, true, false, false},
+    [NODED_OBJECT_LIST] = {"object-list", op_object_list, 0, 0, LANE_POOL, 0, false, false, false},
+    [NODED_FILE_OPEN] = {"file-open", op_file_open, OP_OBJECT | OP_FILE, NODED_WRITABLE, LANE_POOL, 0, true, false, false},
+    [NODED_TEMPLATE_KERNEL] = {"template-kernel", op_template_kernel, OP_TEMPLATE, 0, LANE_POOL, 0, true, false, false},
+    [NODED_DISK_GROW] = {"disk-grow", op_disk_grow, OP_SANDBOX | OP_SIZE, 0, LANE_VM, SECONDS(30), true, false, false},
+    [NODED_VM_START] = {"vm-start", op_vm_start, OP_SANDBOX | OP_MACHINE, NODED_PROBE, LANE_VM, SECONDS(90), true, false, true},
+    [NODED_VM_KILL] = {"vm-kill", op_vm_kill, OP_SANDBOX, 0, LANE_END, SECONDS(90), true, true, false},
+    [NODED_VM_PAUSE] = {"vm-pause", op_vm_pause, OP_SANDBOX, 0, LANE_VM, SECONDS(30), true, false, false},
+    [NODED_VM_RESUME] = {"vm-resume", op_vm_resume, OP_SANDBOX, 0, LANE_VM, SECONDS(30), true, false, false},
+    [NODED_VM_STATS] = {"vm-stats", op_vm_stats, OP_SANDBOX, 0, LANE_VM, SECONDS(10), true, false, false},
+    [NODED_VM_LIST] = {"vm-list", op_vm_list, 0, 0, LANE_VM, SECONDS(30), false, false, false},
+    [NODED_CHANNEL_OPEN] = {"channel-open", op_channel_open, OP_SANDBOX | OP_PORT, 0, LANE_POOL, 0, false, false, false},
+    [NODED_POOL_STAT] = {"pool-stat", op_pool_stat, 0, 0, LANE_POOL, 0, false, false, false},
+};
+
+const struct op op_kill = {"kill", op_vm_kill, OP_SANDBOX, 0, LANE_END, 0, true, true, false};
+const struct op op_interrupt = {"interrupt", op_vm_interrupt, OP_SANDBOX, 0, LANE_END, 0, false, false, false};
+const struct op op_reap = {"reap", op_vm_reap, OP_SANDBOX, 0, LANE_END, 0, true, false, false};
+
+const struct op *op_find(uint32_t number)
+{
+    return number < sizeof ops / sizeof ops[0] && ops[number].run ? &ops[number] : NULL;
+}
+
+static int bad(struct err *e, int code, const struct op *op, const char *field, uint64_t value)
+{
+    return err_set(e, code, "%s: %s cannot be %llu", op->name, field, (unsigned long long)value);
+}
+
+static int check_object(const struct op *op, const struct noded_request *q, struct err *e)
+{
+    bool any = op->fields & OP_OBJECT;
+    uint32_t only = op->fields & OP_SANDBOX ? NODED_SANDBOX : op->fields & OP_TEMPLATE ? NODED_TEMPLATE : 0;
+    if (any && (q->kind < NODED_TEMPLATE || q->kind > NODED_SNAPSHOT))
+        return bad(e, EINVAL, op, "kind", q->kind);
+    if (!any && q->kind && q->kind != only)
+        return bad(e, EINVAL, op, "kind", q->kind);
+    if (any || only ? !q->id || q->id > ID_MAX : q->id != 0)
+        return bad(e, EINVAL, op, "id", q->id);
+    if (op->fields & OP_SOURCE) {
+        if (q->kind2 < NODED_TEMPLATE || q->kind2 > NODED_SNAPSHOT)
+            return bad(e, EINVAL, op, "kind2", q->kind2);
+        if (!q->id2 || q->id2 > ID_MAX)
+            return bad(e, EINVAL, op, "id2", q->id2);
+        return 0;
+    }
+    return q->kind2 || q->id2 ? bad(e, EINVAL, op, "kind2 or id2", q->id2) : 0;
+}
+
+static int check_values(const struct op *op, const struct noded_request *q, struct err *e)
+{
+    if (q->flags & ~op->flags)
+        return bad(e, EINVAL, op, "flags", q->flags);
+    if (op->fields & OP_FILE ? q->file < NODED_DISK || q->file > NODED_META : q->file != 0)
+        return bad(e, EINVAL, op, "file", q->file);
+    if (op->fields & OP_SIZE ? !q->size || q->size % DISK_STEP : q->size != 0)
+        return bad(e, EINVAL, op, "size", q->size);
+    if (q->size > DISK_MAX)
+        return bad(e, ERANGE, op, "size", q->size);
+    if (op->fields & OP_PORT ? q->port > 1 : q->port != 0)
+        return bad(e, EINVAL, op, "port", q->port);
+    return 0;
+}
+
+static int check_machine(const struct op *op, const struct node *n, const struct noded_request *q, struct err *e)
+{
+    if (!(op->fields & OP_MACHINE))
+        return q->memory || q->vcpus || q->accel || q->slot ? bad(e, EINVAL, op, "memory, vcpus, accel or slot", q->memory) : 0;
+    if (q->memory < MEMORY_MIN || q->memory > MEMORY_MAX || q->memory % MEMORY_STEP)
+        return bad(e, ERANGE, op, "memory", q->memory);
+    if (!q->vcpus || q->vcpus > VCPUS_MAX)
+        return bad(e, ERANGE, op, "vcpus", q->vcpus);
+    if (q->accel != NODED_TCG && q->accel != NODED_KVM)
+        return bad(e, EINVAL, op, "accel", q->accel);
+    return q->slot >= n->config.uid_count ? bad(e, ERANGE, op, "slot", q->slot) : 0;
+}
+
+int op_check(const struct op *op, const struct node *n, const struct noded_request *q, struct err *e)
+{
+    int rc = check_object(op, q, e);
+    if (rc == 0)
+        rc = check_values(op, q, e);
+    return rc < 0 ? rc : check_machine(op, n, q, e);
+}
