@@ -2,6 +2,8 @@
 // Encoder and decoder of 9P2000.L, driven by one field table that messages.def expands to.
 #include "9p/codec.h"
 
+#include "9p/copy.h"
+
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
@@ -69,8 +71,7 @@ static void put_bytes(struct cursor *c, const void *p, size_t n)
 {
     if (!take(c, n))
         return;
-    if (n)
-        memcpy(c->w, p, n);
+    p9_copy(c->w, p, n);
     c->w += n;
 }
 

@@ -3,10 +3,10 @@
 #include "9p/framer.h"
 
 #include "9p/codec.h"
+#include "9p/copy.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Room for a first read of small messages; grown once the size field is known. */
 #define FIRST_CAP 512u
@@ -34,8 +34,7 @@ static int check_size(size_t size, size_t max)
 static void fill(struct p9_framer *f, const uint8_t **in, size_t *n, size_t want)
 {
     size_t take = want - f->len < *n ? want - f->len : *n;
-    if (take)
-        memcpy(f->buf + f->len, *in, take);
+    p9_copy(f->buf + f->len, *in, take);
     f->len += take;
     *in += take;
     *n -= take;

@@ -13,6 +13,7 @@
 //
 // Handlers never run inside handlers: what becomes ready while one is on the stack is run by the
 // outermost caller.
+#include "9p/copy.h"
 #include "9p/session.h"
 
 #include <errno.h>
@@ -246,7 +247,7 @@ static struct request *create(struct p9_server *s, struct p9_frame *frame)
     if (keep) {
         r->frame = *frame;
     } else {
-        memcpy(r->copy, frame->p, inline_size);
+        p9_copy(r->copy, frame->p, inline_size);
         r->frame = (struct p9_frame){.p = r->copy, .len = inline_size};
         p9_framer_recycle(&s->framer, frame);
     }
