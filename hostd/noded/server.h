@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "hostd/noded/node.h"
+#include "ipc/noded.h"
 
 #include <uv.h>
 
