@@ -45,6 +45,11 @@ struct snapshot {
 /* An open `#copy` (docs/protocol/9p.md). */
 enum copy_state { COPY_NONE, COPY_HELD, COPY_COMMITTED };
 
+/* What libvirt last said of it. */
+struct sandbox_stats {
+    uint64_t cpu_nsec, rss_bytes;
+};
+
 struct sandbox {
     struct hmap_node by_id, by_name;
     unsigned refs;
@@ -62,6 +67,9 @@ struct sandbox {
     unsigned job_count;
     uint64_t charged;               /* memory counted in space.guest_memory */
     bool slot_taken;
+    struct sandbox_stats stats;
+    struct wait_list stats_waiters; /* opens of `stats` that wait for libvirt */
+    uint32_t rename_epoch;          /* of directories moved to another depth through root/ */
 };
 
 struct sandbox *sandbox_ref(struct sandbox *sb);

@@ -99,7 +99,7 @@ static int user_version(struct db *db, int *out, struct err *e)
 
 static int migrate(struct db *db, struct err *e)
 {
-    int version, rc = user_version(db, &version, e);
+    int version = 0, rc = user_version(db, &version, e);
     if (rc < 0)
         return rc;
     if (version > VERSION)

@@ -445,7 +445,7 @@ static int open_file(struct guest *g, const char *name, uint32_t flags, uint32_t
 /* After both ports are ready: the /ctl fid, and what the agent says of itself. */
 static int introduce(struct guest *g, uint64_t msec)
 {
-    uint32_t fid;
+    uint32_t fid = P9_NOFID;
     struct p9_msg m = {.type = P9_Tread};
     int rc = open_file(g, "ctl", P9_WRONLY, &g->ctl_fid, msec);
     if (rc == 0)

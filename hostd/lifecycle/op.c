@@ -331,7 +331,7 @@ static bool is_current_load(const struct sandbox *sb)
 /* Boots an untouched sandbox anew, with what its row says now. */
 int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct err *e)
 {
-    if (sb->row.touched)
+    if (sb->row.touched && sandbox_state(sb) != SANDBOX_STOPPED)
         return err_set(e, EBUSY, "sandbox '%s' is in use: memory and vcpus can be set before its root/ or proc/ is first touched, or on a stopped one",
                        sb->row.name);
     int rc = memory > (uint64_t)sb->row.memory ? admit_memory(sb->space, memory - (uint64_t)sb->row.memory, e) : 0;

@@ -196,34 +196,32 @@ bool co_aborted(const struct co *c)
     return c->aborted;
 }
 
-struct sleeper {
-    uv_timer_t timer;
-    struct co *co;
-};
-
-static void sleeper_fired(uv_timer_t *t)
+static void timer_fired(uv_timer_t *t)
 {
-    struct sleeper *sl = t->data;
-    if (sl->co)
-        co_wake(sl->co, 0);
+    co_wake(t->data, -ETIMEDOUT);
 }
 
-static void sleeper_closed(uv_handle_t *h)
+static void timer_closed(uv_handle_t *h)
 {
-    free(h->data);
+    free(h);
+}
+
+int co_wait_msec(struct co_sched *s, uint64_t msec)
+{
+    uv_timer_t *t = calloc(1, sizeof *t);
+    if (!t)
+        abort();
+    uv_timer_init(s->async.loop, t);
+    t->data = s->current;
+    uv_timer_start(t, timer_fired, msec, 0);
+    int rc = co_wait(s);
+    uv_timer_stop(t);
+    uv_close((uv_handle_t *)t, timer_closed);
+    return rc;
 }
 
 int co_sleep(struct co_sched *s, uint64_t msec)
 {
-    struct sleeper *sl = calloc(1, sizeof *sl);
-    if (!sl)
-        return -ENOMEM;
-    sl->co = s->current;
-    sl->timer.data = sl;
-    uv_timer_init(s->async.loop, &sl->timer);
-    uv_timer_start(&sl->timer, sleeper_fired, msec, 0);
-    int rc = co_wait(s);
-    sl->co = NULL;
-    uv_close((uv_handle_t *)&sl->timer, sleeper_closed);
-    return rc;
+    int rc = co_wait_msec(s, msec);
+    return rc == -ETIMEDOUT ? 0 : rc;
 }

@@ -41,6 +41,9 @@ void co_wake(struct co *c, int result);
 void co_abort(struct co *c);
 bool co_aborted(const struct co *c);
 
+/* co_wait with a deadline: -ETIMEDOUT after `msec` milliseconds. A wake that comes later is the caller's to prevent. */
+int co_wait_msec(struct co_sched *s, uint64_t msec);
+
 /* Waits `msec` milliseconds. 0, or -ECANCELED. */
 int co_sleep(struct co_sched *s, uint64_t msec);
 

@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attributes of every directory, as tables: name, mode, reader, writer, help. docs/tree.md and help/ say the same.
+#include "base/cleanup.h"
+#include "base/str.h"
+#include "hostd/guest/guest.h"
+#include "hostd/tree/tree.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void add_id(struct text *t, int64_t id)
+{
+    text_add(t, "%012" PRIx64 "\n", (uint64_t)id);
+}
+
+static void add_time(struct text *t, int64_t nsec)
+{
+    time_t sec = nsec / 1000000000;
+    struct tm tm;
+    char buf[40];
+    gmtime_r(&sec, &tm);
+    strftime(buf, sizeof buf, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    text_add(t, "%s\n", buf);
+}
+
+static void add_size(struct text *t, int64_t bytes)
+{
+    char buf[24];
+    text_add(t, "%s\n", str_format_size((uint64_t)bytes, buf));
+}
+
+static void add_owner(struct text *t, int64_t uid)
+{
+    char buf[33];
+    text_add(t, "%s\n", caller_user_name((uint32_t)uid, buf));
+}
+
+/* A sentence, or nothing: an empty file says that nothing went wrong. */
+static void add_line(struct text *t, const char *s)
+{
+    if (s[0])
+        text_add(t, "%s\n", s);
+}
+
+static bool may_write(struct p9_request *r, struct tree_fid *f)
+{
+    const struct node *n = &f->node;
+    bool ok = n->snapshot   ? caller_may_write(f->caller, n->snapshot->row.owner, n->snapshot->row.gid, n->snapshot->row.mode)
+              : n->template ? caller_owns(f->caller, n->template->row.owner)
+                            : caller_may_write(f->caller, n->sandbox->row.owner, n->sandbox->row.gid, n->sandbox->row.mode);
+    if (!ok)
+        fail_errno(r, f, EACCES, "you may read this but not change it");
+    return ok;
+}
+
+/* ---- the root ---- */
+
+static void read_readme(struct tree_fid *f, struct text *t)
+{
+    (void)f;
+    text_add(t, "A sandbox is a directory. Paste these:\n"
+                "  mkdir sandboxes/a                                # a virtual machine\n"
+                "  mkdir proc/a/1; echo 'uname -a' > proc/a/1/cmd   # a process in it\n"
+                "  cat proc/a/1/stdout proc/a/1/wait; ls root/a     # its output, its end, its disk\n"
+                "  cp -r sandboxes/a sandboxes/b                    # a fork\n"
+                "  rmdir sandboxes/a sandboxes/b                    # more: help/, error, `spacectl --help`\n");
+}
+
+static void read_version(struct tree_fid *f, struct text *t)
+{
+    char accel[8] = "unknown";
+    if (f->session->space->accel)
+        db_meta(f->session->space->db, "acceleration", "", accel, sizeof accel, NULL);
+    text_add(t, "spacefs %s\nprotocol 9P2000.L\nguest-protocol 1\nnode %s\nacceleration %s\n", SPACE_VERSION, f->session->space->config.node, accel);
+}
+
+static void read_error(struct tree_fid *f, struct text *t)
+{
+    AUTO_FREE char *lines = failure_text(f->session->space, f->caller->uid);
+    if (lines)
+        text_add(t, "%s", lines);
+}
+
+static void write_events(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    uint64_t n;
+    (void)len;
+    if (strncmp(value, "since ", 6) != 0 || str_parse_u64(value + 6, INT64_MAX, &n) < 0) {
+        fail_errno(r, f, EINVAL, "events takes `since N`: what follows event number N is read next");
+        return;
+    }
+    f->open->cursor = n < events_last(f->session->space->events) ? n : events_last(f->session->space->events);
+    reply_write(r);
+}
+
+const struct attr root_attrs[] = {
+    {"README", 0444, 0, read_readme, NULL, "Five lines to paste."},
+    {"version", 0444, 0, read_version, NULL, "Version, protocol, node, and how guests run here (kvm or tcg)."},
+    {"error", 0444, 0, read_error, NULL, "Your own last 16 failures: time, path, errno, sentence."},
+    {"events", 0666, ATTR_STREAM, NULL, write_events,
+     "A line of JSON for each event from now on (seq, time, kind, id, name); write `since N` first to begin behind event N."},
+    {0},
+};
+
+/* ---- templates ---- */
+
+static void read_template_id(struct tree_fid *f, struct text *t)
+{
+    add_id(t, f->node.template->row.id);
+}
+static void read_template_owner(struct tree_fid *f, struct text *t)
+{
+    add_owner(t, f->node.template->row.owner);
+}
+static void read_template_created(struct tree_fid *f, struct text *t)
+{
+    add_time(t, f->node.template->row.created);
+}
+static void read_template_size(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%" PRId64 "\n", f->node.template->row.size);
+}
+static void read_template_share(struct tree_fid *f, struct text *t)
+{
+    add_line(t, f->node.template->row.share);
+}
+static void read_template_state(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", artifact_state_name(f->node.template->row.state));
+}
+static void read_template_error(struct tree_fid *f, struct text *t)
+{
+    add_line(t, f->node.template->row.error);
+}
+
+static void write_template_share(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct template_row *row = &f->node.template->row;
+    struct err e = {0};
+    if (!may_write(r, f))
+        return;
+    if (len >= sizeof row->share) {
+        fail_errno(r, f, EINVAL, "share takes `all`, a group's name, or nothing");
+        return;
+    }
+    str_copy(row->share, sizeof row->share, value);
+    int rc = db_save(f->session->space->db, DB_TEMPLATES, row, &e);
+    if (rc < 0)
+        fail(r, f, rc, &e);
+    else
+        reply_write(r);
+}
+
+static void write_template_state(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    if (strcmp(value, "ready") != 0)
+        fail_errno(r, f, EINVAL, "a template's state takes `ready`, once its disk.raw is written");
+    else
+        template_seal(f->node.template, pending_write(r, f));
+}
+
+/* May the caller fork what the ref names? Answers the request if not. */
+static bool check_ref(struct p9_request *r, struct tree_fid *f, const char *value, struct ref *ref)
+{
+    struct space *s = space_of(r);
+    if (ref_parse(value, ref) < 0) {
+        fail_errno(r, f, EINVAL, "a head is one line: template/ID, snapshot/ID or sandbox/ID@N, as another head reads");
+        return false;
+    }
+    struct sandbox *sb = ref->kind == REF_SANDBOX ? sandbox_by_id(s, ref->id) : NULL;
+    struct snapshot *sn = ref->kind == REF_SNAPSHOT ? snapshot_by_id(s, ref->id) : NULL;
+    struct template *t = ref->kind == REF_TEMPLATE ? template_by_id(s, ref->id) : NULL;
+    bool ok = (sb && sb->named && caller_may_read(f->caller, sb->row.owner, sb->row.gid, sb->row.mode)) ||
+              (sn && caller_may_read(f->caller, sn->row.owner, sn->row.gid, sn->row.mode)) ||
+              (t && !t->row.deleted && template_may_use(t, f->caller));
+    if (!ok) /* the same answer for what is not there and what is not yours */
+        fail_errno(r, f, ESTALE, "what this head names is not there any more, or not yours to read");
+    return ok;
+}
+
+static void write_template_head(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct ref ref;
+    (void)len;
+    if (may_write(r, f) && check_ref(r, f, value, &ref))
+        template_load(f->node.template, &ref, pending_write(r, f));
+}
+
+static void read_template_head(struct tree_fid *f, struct text *t)
+{
+    struct ref ref = {REF_TEMPLATE, (uint64_t)f->node.template->row.id, 0};
+    char buf[REF_TEXT_MAX];
+    text_add(t, "%s\n", ref_format(&ref, buf));
+}
+
+const struct attr template_attrs[] = {
+    {"id", 0444, 0, read_template_id, NULL, "12 hex digits; never reused."},
+    {"owner", 0444, 0, read_template_owner, NULL, "Who made it."},
+    {"created", 0444, 0, read_template_created, NULL, "When (UTC)."},
+    {"size", 0444, 0, read_template_size, NULL, "Bytes of the disk."},
+    {"share", 0644, 0, read_template_share, write_template_share, "Who else may use it: `all`, a group's name, or nothing."},
+    {"state", 0644, 0, read_template_state, write_template_state, "empty, creating, ready or failed; write `ready` when disk.raw is complete."},
+    {"error", 0444, 0, read_template_error, NULL, "Why it failed."},
+    {"disk.raw", 0600, ATTR_RAW, NULL, NULL, "The ext4 image, writable until it is ready; not there afterwards."},
+    {"head", 0644, 0, read_template_head, write_template_head, "Its ref; write one to publish a sandbox's or snapshot's disk as this template."},
+    {0},
+};
+
+/* ---- sandboxes ---- */
+
+static struct sandbox_row *row_of(const struct tree_fid *f)
+{
+    return &f->node.sandbox->row;
+}
+
+static void read_id(struct tree_fid *f, struct text *t)
+{
+    add_id(t, row_of(f)->id);
+}
+static void read_origin(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", row_of(f)->origin[0] ? row_of(f)->origin : row_of(f)->want);
+}
+static void read_owner(struct tree_fid *f, struct text *t)
+{
+    add_owner(t, row_of(f)->owner);
+}
+static void read_created(struct tree_fid *f, struct text *t)
+{
+    add_time(t, row_of(f)->created);
+}
+static void read_state(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", state_name((enum sandbox_state)row_of(f)->state));
+}
+static void read_memory(struct tree_fid *f, struct text *t)
+{
+    add_size(t, row_of(f)->memory);
+}
+static void read_vcpus(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%" PRId64 "\n", row_of(f)->vcpus);
+}
+static void read_disk(struct tree_fid *f, struct text *t)
+{
+    add_size(t, row_of(f)->disk);
+}
+static void read_labels(struct tree_fid *f, struct text *t)
+{
+    add_line(t, row_of(f)->labels);
+}
+static void read_wake(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", row_of(f)->wake_manual ? "manual" : "auto");
+}
+static void read_sandbox_error(struct tree_fid *f, struct text *t)
+{
+    add_line(t, row_of(f)->error);
+}
+
+static void read_stats(struct tree_fid *f, struct text *t)
+{
+    struct sandbox *sb = f->node.sandbox;
+    const struct sandbox_stats *st = &sb->stats;
+    text_add(t, "cpu_usec %" PRIu64 "\nmemory_bytes %" PRIu64 "\ndisk_bytes %" PRId64 "\njobs %u\nloads %" PRId64 "\nacceleration %s\n", st->cpu_nsec / 1000,
+             st->rss_bytes, sb->row.disk, sb->job_count, sb->row.generation, sb->space->accel == 2 ? "kvm" : "tcg");
+    if (!sb->guest)
+        return;
+    AUTO_FREE char *info = strdup(guest_info(sb->guest));
+    char *save = NULL;
+    for (char *line = info ? strtok_r(info, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
+        if (!strncmp(line, "agent ", 6) || !strncmp(line, "kernel ", 7)) {
+            for (char *c = line; *c; c++) /* the guest chose these bytes */
+                *c = *c >= 0x20 && *c < 0x7f ? *c : '?';
+            text_add(t, "%.200s\n", line);
+        }
+}
+
+static void read_head(struct tree_fid *f, struct text *t)
+{
+    struct ref ref = {REF_SANDBOX, (uint64_t)row_of(f)->id, (uint64_t)row_of(f)->generation};
+    char buf[REF_TEXT_MAX];
+    text_add(t, "%s\n", ref_format(&ref, buf));
+}
+
+static void write_state(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    enum verb v = verb_of(value);
+    struct err e = {0};
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    if (v == VERB_COUNT)
+        fail(r, f, err_set(&e, EINVAL, "'%.32s' is no verb: start, pause, resume, stop or kill", value), &e);
+    else
+        sandbox_verb(f->node.sandbox, v, pending_write(r, f));
+}
+
+static void write_head(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct ref ref;
+    (void)len;
+    if (!may_write(r, f) || !check_ref(r, f, value, &ref))
+        return;
+    if (f->node.sandbox->copy == COPY_HELD) {
+        sandbox_copy_head(f->node.sandbox, &ref);
+        reply_write(r);
+    } else {
+        sandbox_load(f->node.sandbox, &ref, pending_write(r, f));
+    }
+}
+
+static void finish_set(struct p9_request *r, struct tree_fid *f, int rc, const struct err *e)
+{
+    if (rc < 0) {
+        sandbox_set_error(f->node.sandbox, "%s", e->msg);
+        fail(r, f, rc, e);
+    } else {
+        reply_write(r);
+    }
+}
+
+static void write_memory(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    uint64_t bytes = 0;
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    int rc = str_parse_size(value, &bytes);
+    if (rc < 0 || bytes < (64ULL << 20) || bytes > (1ULL << 39) || bytes % (1 << 20))
+        rc = err_set(&e, EINVAL, "'%.32s' is no memory size: whole MiB from 64M to 512G, such as 256M", value);
+    else if ((int64_t)bytes != row_of(f)->memory)
+        rc = sandbox_resize(f->node.sandbox, bytes, 0, &e);
+    finish_set(r, f, rc, &e);
+}
+
+static void write_vcpus(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    uint64_t n = 0;
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    int rc = str_parse_u64(value, 64, &n);
+    if (rc < 0 || n < 1)
+        rc = err_set(&e, EINVAL, "'%.32s' is no number of processors: 1 to 64", value);
+    else if ((int64_t)n != row_of(f)->vcpus)
+        rc = sandbox_resize(f->node.sandbox, 0, (uint32_t)n, &e);
+    finish_set(r, f, rc, &e);
+}
+
+static void write_disk(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    uint64_t bytes = 0;
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    if (str_parse_size(value, &bytes) < 0 || bytes % 4096 || bytes > (1ULL << 46) || bytes == 0) {
+        finish_set(r, f, err_set(&e, EINVAL, "'%.32s' is no disk size: a multiple of 4096 up to 64T, such as 20G", value), &e);
+    } else if (f->node.sandbox->copy == COPY_HELD) { /* the head brings its own size; larger ones grow at the boot */
+        if ((int64_t)bytes > row_of(f)->disk)
+            row_of(f)->disk = (int64_t)bytes;
+        reply_write(r);
+    } else {
+        struct pending *p = pending_new(r, NULL);
+        int rc = sandbox_grow(f->node.sandbox, bytes, &p->w, &e);
+        if (rc < 0)
+            pending_fail(p, rc, &e);
+    }
+}
+
+static int check_labels(const struct tree_fid *f, const char *value, struct err *e)
+{
+    for (const char *line = value; *line;) {
+        size_t n = strcspn(line, "\n"), key = strcspn(line, "=");
+        if (n && (key >= n || key == 0))
+            return err_set(e, EINVAL, "labels are key=value lines");
+        if (!strncmp(line, "admin.", 6) && f->caller->uid != 0)
+            return err_set(e, EPERM, "keys under 'admin.' are set by the administrator only");
+        line += n + (line[n] == '\n');
+    }
+    return strlen(value) > 4096 ? err_set(e, E2BIG, "labels have more than 4096 bytes") : 0;
+}
+
+/* Lines of the administrator stay when an owner writes the rest. */
+static void keep_admin_lines(const struct tree_fid *f, char out[4097])
+{
+    size_t pos = 0;
+    out[0] = 0;
+    for (const char *line = row_of(f)->labels; f->caller->uid != 0 && *line;) {
+        size_t n = strcspn(line, "\n");
+        if (!strncmp(line, "admin.", 6))
+            str_append(out, 4097, &pos, "%.*s\n", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+}
+
+static void write_labels(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    char labels[4097];
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    int rc = check_labels(f, value, &e);
+    keep_admin_lines(f, labels);
+    size_t pos = strlen(labels);
+    if (rc == 0 && !str_append(labels, sizeof labels, &pos, "%s", value))
+        rc = err_set(&e, E2BIG, "labels have more than 4096 bytes");
+    if (rc == 0) {
+        while (pos && labels[pos - 1] == '\n')
+            labels[--pos] = 0;
+        str_copy(row_of(f)->labels, sizeof row_of(f)->labels, labels);
+        rc = sandbox_save(f->node.sandbox, &e);
+    }
+    finish_set(r, f, rc, &e);
+}
+
+static void write_wake(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    int rc = 0;
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    if (strcmp(value, "auto") != 0 && strcmp(value, "manual") != 0)
+        rc = err_set(&e, EINVAL, "wake takes `auto` or `manual`");
+    else
+        row_of(f)->wake_manual = !strcmp(value, "manual");
+    if (rc == 0)
+        rc = sandbox_save(f->node.sandbox, &e);
+    finish_set(r, f, rc, &e);
+}
+
+const struct attr sandbox_attrs[] = {
+    {"id", 0444, 0, read_id, NULL, "12 hex digits; never reused."},
+    {"origin", 0444, 0, read_origin, NULL, "The ref it was last loaded from."},
+    {"owner", 0444, 0, read_owner, NULL, "Whose it is."},
+    {"created", 0444, 0, read_created, NULL, "When (UTC)."},
+    {"state", 0644, 0, read_state, write_state, "Reads the state's name; takes a verb: start pause resume stop kill. The write returns when it is done."},
+    {"memory", 0644, 0, read_memory, write_memory, "Such as 256M; settable until root/ or proc/ is first touched, and when stopped."},
+    {"vcpus", 0644, 0, read_vcpus, write_vcpus, "Processors; settable like memory."},
+    {"disk", 0644, 0, read_disk, write_disk, "Size of the disk, such as 10G; grows while running, never shrinks."},
+    {"labels", 0644, ATTR_ACCUMULATE, read_labels, write_labels, "key=value lines; keys under admin. are the administrator's."},
+    {"wake", 0644, 0, read_wake, write_wake, "auto: touching root/ or starting a job resumes a paused sandbox; manual: EAGAIN."},
+    {"stats", 0444, 0, read_stats, NULL, "key value lines."},
+    {"error", 0444, 0, read_sandbox_error, NULL, "The last error in full: what was tried, on what, why, what to do."},
+    {"head", 0644, 0, read_head, write_head, "Its ref; write another ref to move the sandbox to that state."},
+    {0},
+};
+
+/* ---- snapshots ---- */
+
+static struct snapshot_row *snap_of(const struct tree_fid *f)
+{
+    return &f->node.snapshot->row;
+}
+static void read_snapshot_id(struct tree_fid *f, struct text *t)
+{
+    add_id(t, snap_of(f)->id);
+}
+static void read_snapshot_kind(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "disk %s\n", snap_of(f)->state == ARTIFACT_CREATING ? "unknown" : snap_of(f)->consistent ? "consistent" : "crash");
+}
+static void read_snapshot_created(struct tree_fid *f, struct text *t)
+{
+    add_time(t, snap_of(f)->created);
+}
+static void read_snapshot_size(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%" PRId64 "\n", snap_of(f)->size);
+}
+static void read_snapshot_state(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", artifact_state_name(snap_of(f)->state));
+}
+static void read_snapshot_error(struct tree_fid *f, struct text *t)
+{
+    add_line(t, snap_of(f)->error);
+}
+static void read_snapshot_head(struct tree_fid *f, struct text *t)
+{
+    struct ref ref = {REF_SNAPSHOT, (uint64_t)snap_of(f)->id, 0};
+    char buf[REF_TEXT_MAX];
+    text_add(t, "%s\n", ref_format(&ref, buf));
+}
+
+const struct attr snapshot_attrs[] = {
+    {"id", 0444, 0, read_snapshot_id, NULL, "12 hex digits; never reused."},
+    {"kind", 0444, 0, read_snapshot_kind, NULL, "`disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
+    {"created", 0444, 0, read_snapshot_created, NULL, "When (UTC)."},
+    {"size", 0444, 0, read_snapshot_size, NULL, "Bytes of the disk."},
+    {"state", 0444, 0, read_snapshot_state, NULL, "creating, ready or failed."},
+    {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
+    {"disk.raw", 0400, ATTR_RAW, NULL, NULL, "The disk image, read-only and stable."},
+    {"head", 0444, 0, read_snapshot_head, NULL, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one."},
+    {0},
+};
+
+/* ---- jobs ---- */
+
+static void read_status(struct tree_fid *f, struct text *t)
+{
+    char buf[32];
+    text_add(t, "%s\n", job_status(f->node.job, buf));
+}
+static void read_env(struct tree_fid *f, struct text *t)
+{
+    add_line(t, f->node.job->row.env);
+}
+static void read_cwd(struct tree_fid *f, struct text *t)
+{
+    add_line(t, f->node.job->row.cwd);
+}
+static void read_user(struct tree_fid *f, struct text *t)
+{
+    add_line(t, f->node.job->row.user);
+}
+static void read_tty(struct tree_fid *f, struct text *t)
+{
+    add_line(t, f->node.job->row.tty);
+}
+static void read_timeout(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%" PRId64 "\n", f->node.job->row.timeout);
+}
+
+static void write_setting(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    int rc = job_set(f->node.job, attr_of(&f->node)->name, value, &e);
+    if (rc < 0)
+        fail(r, f, rc, &e);
+    else
+        reply_write(r);
+}
+
+static void start_now(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    struct err e = {0};
+    struct pending *p = f->open->flags & P9_NONBLOCK ? NULL : pending_new(r, NULL);
+    int rc = job_start(f->node.job, r->t->Twrite.data.p, r->t->Twrite.data.len, p ? &p->w : NULL, &e);
+    if (rc < 0 && p)
+        pending_fail(p, rc, &e);
+    else if (rc < 0)
+        fail(r, f, rc, &e);
+    else if (!p)
+        reply_write(r);
+}
+
+static void write_cmd(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    (void)value;
+    (void)len;
+    if (may_write(r, f))
+        guest_gate(r, f->node.sandbox, start_now);
+}
+
+static void write_stdin(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    (void)value;
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    if (!r->t->Twrite.data.len) {
+        reply_write(r);
+        return;
+    }
+    struct pending *p = f->open->flags & P9_NONBLOCK ? NULL : pending_new(r, NULL);
+    int rc = job_stdin(f->node.job, r->t->Twrite.data.p, r->t->Twrite.data.len, p ? &p->w : NULL, &e);
+    if (rc < 0 && p)
+        pending_fail(p, rc, &e);
+    else if (rc < 0)
+        fail(r, f, rc, &e);
+    else if (!p)
+        reply_write(r);
+}
+
+static void write_signal(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    struct pending *p = pending_new(r, NULL);
+    int rc = job_signal(f->node.job, value, &p->w, &e);
+    if (rc < 0)
+        pending_fail(p, rc, &e);
+}
+
+const struct attr job_attrs[] = {
+    {"env", 0644, ATTR_ACCUMULATE, read_env, write_setting, "NAME=VALUE lines, before cmd."},
+    {"cwd", 0644, 0, read_cwd, write_setting, "Working directory, before cmd; default the user's home."},
+    {"user", 0644, 0, read_user, write_setting, "User of the guest, or UID[:GID], before cmd; default root."},
+    {"tty", 0644, 0, read_tty, write_setting, "COLUMNSxROWS gives the job a terminal; later writes resize it."},
+    {"timeout", 0644, 0, read_timeout, write_setting, "Such as 90s or 5m: the job is killed after it; 0 for none."},
+    {"cmd", 0200, 0, NULL, write_cmd, "A shell line, or NUL and an argument vector of NUL-ended strings: starts the job."},
+    {"stdin", 0200, 0, NULL, write_stdin, "Input; closing it is the end of file."},
+    {"stdout", 0444, ATTR_STREAM, NULL, NULL, "Output: blocks until data or the end; readable again from any offset until rmdir."},
+    {"stderr", 0444, ATTR_STREAM, NULL, NULL, "The same for errors; empty with a terminal."},
+    {"wait", 0444, ATTR_STREAM, NULL, NULL, "Blocks until the end: `exit N`, `signal N` or `lost`."},
+    {"status", 0444, 0, read_status, NULL, "The same at once: new, running, exit N, signal N, lost."},
+    {"signal", 0200, 0, NULL, write_signal, "A name such as TERM, or a number."},
+    {0},
+};
+
+/* ---- help ---- */
+
+static const struct {
+    const char *prefix;
+    enum node_kind kind;
+} helped[] = {{"", NODE_ROOT}, {"templates.NAME.", NODE_TEMPLATE}, {"sandboxes.NAME.", NODE_SANDBOX}, {"snapshots.NAME.SNAP.", NODE_SNAPSHOT},
+              {"proc.NAME.JOB.", NODE_JOB}};
+
+const char *help_text(unsigned index, const char **name, char *buf, size_t size)
+{
+    unsigned i = 0;
+    for (size_t t = 0; t < sizeof helped / sizeof helped[0]; t++)
+        for (const struct attr *a = attr_table(helped[t].kind); a->name; a++, i++)
+            if (i == index) {
+                snprintf(buf, size, "%s%s", helped[t].prefix, a->name);
+                *name = buf;
+                return a->help;
+            }
+    return NULL;
+}

@@ -1,0 +1,652 @@
+// SPDX-License-Identifier: Apache-2.0
+// root/NAME and below: requests passed on to the guest's own file server, and its answers, which are hostile input, checked and translated.
+//
+// Theory of operation. A fid here owns a fid in the guest's files session; root/NAME itself stands for the session's root, whichever session that is, so it
+// survives stops, loads and renewals, while fids below are void with their session (ESTALE; the kernel then looks the path up again). Every request first passes the
+// gate: the sandbox must run (or is resumed). A flushed request is answered at once, whatever the guest does. What comes back is taken apart and built
+// anew: qids are hashed with the sandbox's id, names that no directory can hold are dropped, symlink targets are rewritten so that they cannot lead
+// out of root/NAME.
+#include "hostd/guest/guest.h"
+#include "hostd/tree/tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A request that waits for an answer of the guest. The request may go first. */
+struct forward {
+    struct p9_request *r; /* NULL once flushed */
+    struct p9_call *call;
+    void (*done)(struct forward *fw, const struct p9_msg *reply); /* success only; answers r */
+    struct sandbox *sandbox;
+    struct guest *guest;
+    uint32_t generation;
+    /* walk, xattrwalk, lopen and lcreate of the root: the guest fid being made */
+    uint32_t newfid, depth;
+    uint16_t names;         /* asked of the guest */
+    struct p9_qids before;  /* of the control directories walked first */
+    bool kept;              /* newfid belongs to a tree fid now */
+};
+
+/* ---- the gate ---- */
+
+struct gate_pending {
+    struct waiter w;
+    struct p9_request *r;
+    struct sandbox *sandbox;
+    void (*then)(struct p9_request *r);
+};
+
+static void gate_open(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
+{
+    if (sb->guest && guest_ready(sb->guest, GUEST_FILES))
+        then(r);
+    else
+        fail_errno(r, fid_of(r->fid), EIO, "the guest does not answer");
+}
+
+static void gate_done(struct waiter *w, int rc, const struct err *e)
+{
+    struct gate_pending g = *(struct gate_pending *)(void *)w;
+    free(w);
+    g.r->cancel = NULL;
+    g.r->aux = NULL;
+    if (rc < 0)
+        fail(g.r, fid_of(g.r->fid), rc, e);
+    else
+        gate_open(g.r, g.sandbox, g.then);
+    sandbox_unref(g.sandbox);
+}
+
+static void gate_cancel(struct p9_request *r)
+{
+    struct gate_pending *g = r->aux;
+    wait_remove(&g->w);
+    sandbox_unref(g->sandbox);
+    free(g);
+    p9_fail(r, EINTR);
+}
+
+void guest_gate(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
+{
+    const struct tree_fid *f = fid_of(r->fid);
+    if (sandbox_state(sb) == SANDBOX_RUNNING && sb->guest && sb->row.touched) {
+        gate_open(r, sb, then);
+        return;
+    }
+    struct gate_pending *g = calloc(1, sizeof *g);
+    if (!g)
+        abort();
+    *g = (struct gate_pending){.w.done = gate_done, .r = r, .sandbox = sandbox_ref(sb), .then = then};
+    r->aux = g;
+    r->cancel = gate_cancel;
+    /* a crawl by root over everyone's sandboxes wakes nothing */
+    sandbox_touch(sb, f->caller->uid != 0 || sb->row.owner == 0, &g->w);
+}
+
+/* ---- forwarding ---- */
+
+static void forward_cancel(struct p9_request *r)
+{
+    struct forward *fw = r->aux;
+    fw->r = NULL;
+    if (fw->call)
+        p9_call_cancel(fw->call);
+    p9_fail(r, EINTR);
+}
+
+static void forward_done(void *user, int err, const struct p9_msg *reply)
+{
+    struct forward *fw = user;
+    struct p9_request *r = fw->r;
+    fw->call = NULL;
+    if (r) {
+        r->cancel = NULL;
+        r->aux = NULL;
+        if (err < 0)
+            p9_fail(r, err == -ECONNRESET || err == -ENOTCONN ? EIO : -err);
+        else
+            fw->done(fw, reply);
+    }
+    if (fw->newfid && !fw->kept && fw->sandbox->guest == fw->guest)
+        p9_client_clunk(guest_client(fw->guest, GUEST_FILES), fw->generation, fw->newfid); /* a clunk of what was not made does no harm */
+    sandbox_unref(fw->sandbox);
+    free(fw);
+}
+
+static struct forward *forward_new(struct p9_request *r, struct sandbox *sb, void (*done)(struct forward *, const struct p9_msg *))
+{
+    struct forward *fw = calloc(1, sizeof *fw);
+    if (!fw)
+        abort();
+    fw->r = r;
+    fw->done = done;
+    fw->sandbox = sandbox_ref(sb);
+    fw->guest = sb->guest;
+    return fw;
+}
+
+static void forward_send(struct forward *fw, struct p9_msg *m)
+{
+    struct p9_client *c = guest_client(fw->guest, GUEST_FILES);
+    fw->r->aux = fw;
+    fw->r->cancel = forward_cancel;
+    fw->generation = p9_client_generation(c);
+    fw->call = p9_client_call(c, m, forward_done, fw);
+}
+
+/* The guest's fid behind `f`, or 0 when its session is gone (the request was answered then). */
+static uint32_t guest_fid(struct p9_request *r, struct tree_fid *f)
+{
+    struct guest *g = f->node.sandbox->guest;
+    if (f->guest.fid && f->guest.session == g && f->guest.generation == p9_client_generation(guest_client(g, GUEST_FILES)))
+        return f->guest.fid;
+    if (f->guest.root && !f->guest.fid)
+        return guest_root(g, GUEST_FILES);
+    p9_fail(r, f->guest.opened ? EIO : ESTALE);
+    return 0;
+}
+
+void guest_fid_release(struct tree_fid *f)
+{
+    struct sandbox *sb = f->node.sandbox;
+    if (f->node.kind == NODE_GUEST && f->guest.fid && sb->guest && sb->guest == f->guest.session)
+        p9_client_clunk(guest_client(sb->guest, GUEST_FILES), f->guest.generation, f->guest.fid);
+}
+
+static struct p9_qid translate(const struct space *s, const struct sandbox *sb, struct p9_qid q)
+{
+    q.type &= P9_QTDIR | P9_QTSYMLINK;
+    q.path = space_qid(s, NODE_GUEST, (uint64_t)sb->row.id, q.path, 0);
+    return q;
+}
+
+static void done_empty(struct forward *fw, const struct p9_msg *reply)
+{
+    (void)reply;
+    reply_empty(fw->r);
+}
+
+static struct p9_qid qid_of(struct forward *fw, struct p9_qid q)
+{
+    return translate(space_of(fw->r), fw->sandbox, q);
+}
+
+/* ---- walk ---- */
+
+/* Where in the tree the guest's part of a walk begins. */
+static struct sandbox *resolve(struct p9_request *r, uint16_t *first, struct p9_qids *before)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    const struct p9_names *names = &r->t->Twalk.names;
+    struct node at, next;
+    char name[P9_NAME_MAX + 1];
+    node_copy(&at, &f->node);
+    before->n = 0;
+    for (*first = 0; at.kind != NODE_GUEST && *first < names->n; (*first)++) {
+        snprintf(name, sizeof name, "%.*s", (int)names->v[*first].len, names->v[*first].s);
+        if (node_lookup(space_of(r), f->caller, &at, name, &next) < 0)
+            break;
+        node_clear(&at);
+        at = next;
+        before->v[before->n++] = node_qid(space_of(r), &at);
+    }
+    struct sandbox *sb = at.kind == NODE_GUEST ? sandbox_ref(at.sandbox) : NULL;
+    node_clear(&at);
+    return sb;
+}
+
+static void walked(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_request *r = fw->r;
+    const struct p9_qids *got = &reply->Rwalk.qids;
+    struct p9_msg m = {0};
+    m.Rwalk.qids = fw->before;
+    for (uint16_t i = 0; i < got->n; i++) /* the client checked: no more than asked */
+        m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(fw, got->v[i]);
+    if (got->n == fw->names) {
+        struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->guest, .depth = fw->depth,
+                              .epoch = fw->sandbox->rename_epoch};
+        fw->kept = true;
+        tree_install_guest(r, fw->sandbox, &g);
+    } else if (m.Rwalk.qids.n == 0) {
+        p9_fail(r, ENOENT);
+        return;
+    }
+    p9_reply(r, &m);
+}
+
+static void walk_go(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    struct p9_msg m = {.type = P9_Twalk};
+    uint16_t first;
+    struct p9_qids before;
+    struct sandbox *sb = resolve(r, &first, &before);
+    if (!sb || !sb->guest) {
+        sandbox_unref(sb);
+        p9_fail(r, ENOENT);
+        return;
+    }
+    uint32_t from = f->node.kind == NODE_GUEST ? guest_fid(r, f) : guest_root(sb->guest, GUEST_FILES);
+    if (from) {
+        struct forward *fw = forward_new(r, sb, walked);
+        fw->before = before;
+        fw->names = m.Twalk.names.n = (uint16_t)(r->t->Twalk.names.n - first);
+        fw->depth = (f->node.kind == NODE_GUEST ? f->guest.depth : 0) + fw->names;
+        fw->newfid = p9_client_fid_alloc(guest_client(sb->guest, GUEST_FILES));
+        for (uint16_t i = 0; i < fw->names; i++)
+            m.Twalk.names.v[i] = r->t->Twalk.names.v[first + i];
+        m.Twalk.fid = from;
+        m.Twalk.newfid = fw->newfid;
+        forward_send(fw, &m);
+    }
+    sandbox_unref(sb);
+}
+
+void guest_fs_walk(struct p9_request *r)
+{
+    uint16_t first;
+    struct p9_qids before;
+    struct sandbox *sb = resolve(r, &first, &before);
+    for (uint16_t i = first; sb && i < r->t->Twalk.names.n; i++)
+        if (p9_str_eq(r->t->Twalk.names.v[i], "..") || p9_str_eq(r->t->Twalk.names.v[i], ".") || !r->t->Twalk.names.v[i].len ||
+            r->t->Twalk.names.v[i].len > P9_NAME_MAX || memchr(r->t->Twalk.names.v[i].s, '/', r->t->Twalk.names.v[i].len)) {
+            p9_fail(r, r->t->Twalk.names.v[i].len > P9_NAME_MAX ? ENAMETOOLONG : EINVAL);
+            sandbox_unref(sb);
+            return;
+        }
+    if (sb)
+        guest_gate(r, sb, walk_go);
+    else
+        p9_fail(r, ENOENT);
+    sandbox_unref(sb);
+}
+
+/* ---- open, create ---- */
+
+static void ignore(void *user, int err, const struct p9_msg *r)
+{
+    (void)user;
+    (void)err;
+    (void)r;
+}
+
+/* A fid that opens must be the request's own: root/NAME gets a clone of the session's root first (sent in the same burst). */
+static uint32_t own_fid(struct p9_request *r, struct tree_fid *f, struct forward *fw)
+{
+    uint32_t fid = guest_fid(r, f);
+    if (!fid || f->guest.fid)
+        return fid;
+    struct p9_client *c = guest_client(f->node.sandbox->guest, GUEST_FILES);
+    struct p9_msg m = {.type = P9_Twalk};
+    fw->newfid = p9_client_fid_alloc(c);
+    m.Twalk.fid = fid;
+    m.Twalk.newfid = fw->newfid;
+    p9_client_call(c, &m, ignore, NULL);
+    return fw->newfid;
+}
+
+static void keep_own_fid(struct forward *fw)
+{
+    struct tree_fid *f = fid_of(fw->r->fid);
+    f->guest.opened = true;
+    if (!fw->newfid)
+        return;
+    fw->kept = true;
+    f->guest.fid = fw->newfid;
+    f->guest.generation = fw->generation;
+    f->guest.session = fw->guest;
+}
+
+static void opened(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = {0};
+    keep_own_fid(fw);
+    m.Rlopen.qid = qid_of(fw, reply->Rlopen.qid);
+    p9_reply(fw->r, &m);
+}
+
+static void created(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = {0};
+    struct tree_fid *f = fid_of(fw->r->fid);
+    keep_own_fid(fw);
+    f->guest.root = false;
+    f->guest.depth++;
+    m.Rlcreate.qid = qid_of(fw, reply->Rlcreate.qid);
+    p9_reply(fw->r, &m);
+}
+
+static void open_go(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    bool create = r->t->type == P9_Tlcreate;
+    struct forward *fw = forward_new(r, f->node.sandbox, create ? created : opened);
+    struct p9_msg m = *r->t;
+    uint32_t fid = own_fid(r, f, fw);
+    if (!fid) {
+        sandbox_unref(fw->sandbox);
+        free(fw);
+        return;
+    }
+    if (create)
+        m.Tlcreate.fid = fid;
+    else
+        m.Tlopen.fid = fid;
+    forward_send(fw, &m);
+}
+
+void guest_fs_lopen(struct p9_request *r)
+{
+    guest_gate(r, fid_of(r->fid)->node.sandbox, open_go);
+}
+
+void guest_fs_lcreate(struct p9_request *r)
+{
+    guest_gate(r, fid_of(r->fid)->node.sandbox, open_go);
+}
+
+/* ---- attributes ---- */
+
+static void got_attr(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = *reply;
+    if (!(m.Rgetattr.mode & S_IFMT) || m.Rgetattr.size > INT64_MAX || m.Rgetattr.mtime_nsec > 999999999 || m.Rgetattr.atime_nsec > 999999999 ||
+        m.Rgetattr.ctime_nsec > 999999999) {
+        p9_fail(fw->r, EIO);
+        return;
+    }
+    m.Rgetattr.valid &= P9_GETATTR_BASIC;
+    m.Rgetattr.mode &= 0177777;
+    m.Rgetattr.qid = qid_of(fw, m.Rgetattr.qid);
+    m.Rgetattr.gen = m.Rgetattr.data_version = m.Rgetattr.btime_sec = m.Rgetattr.btime_nsec = 0;
+    p9_reply(fw->r, &m);
+}
+
+/* ---- reading directories ---- */
+
+static void got_entries(struct forward *fw, const struct p9_msg *reply)
+{
+    const struct p9_data *d = &reply->Rreaddir.data;
+    struct p9_msg m = {0};
+    struct p9_dirent e;
+    size_t pos = 0, out = 0;
+    int rc;
+    char *buf = malloc(d->len ? d->len : 1);
+    if (!buf)
+        abort();
+    while ((rc = p9_dirent_unpack(d->p, d->len, &pos, &e)) == 1) {
+        if (!e.name.len || e.name.len > P9_NAME_MAX || memchr(e.name.s, '/', e.name.len))
+            continue; /* no directory can hold that name: the guest lies */
+        e.qid = qid_of(fw, e.qid);
+        p9_dirent_pack(buf, d->len, &out, &e);
+    }
+    m.Rreaddir.data = (struct p9_data){buf, (uint32_t)out};
+    if (rc < 0)
+        p9_fail(fw->r, EIO);
+    else
+        p9_reply(fw->r, &m);
+    free(buf);
+}
+
+/* ---- symlinks ---- */
+
+/* The target as seen from a link in a directory `depth` names below root/NAME, so that it cannot leave: every ".." comes first, and no more of them than
+ * `depth`. A target that is so already is returned as it is. */
+bool guest_fs_rewrite_target(const char *target, size_t len, uint32_t depth, char *out, size_t size)
+{
+    struct {
+        const char *s;
+        size_t len;
+    } part[256];
+    size_t n = 0, pos = 0;
+    uint32_t ups = target[0] == '/' ? depth : 0;
+    bool changed = len == 0 || target[0] == '/';
+    for (size_t i = 0; i < len;) {
+        size_t end = i;
+        while (end < len && target[end] != '/')
+            end++;
+        size_t plen = end - i;
+        if (plen == 2 && !memcmp(target + i, "..", 2)) {
+            changed = changed || n > 0 || ups == depth;
+            if (n > 0)
+                n--;
+            else if (ups < depth)
+                ups++;
+        } else if (plen && !(plen == 1 && target[i] == '.')) {
+            if (n == sizeof part / sizeof part[0])
+                return false;
+            part[n].s = target + i;
+            part[n++].len = plen;
+        }
+        i = end + 1;
+    }
+    if (!changed) {
+        if (len >= size)
+            return false;
+        memcpy(out, target, len);
+        out[len] = 0;
+        return true;
+    }
+    for (uint32_t i = 0; i < ups; i++) {
+        if (pos + 4 > size)
+            return false;
+        pos += (size_t)snprintf(out + pos, size - pos, "..%s", i + 1 < ups || n ? "/" : "");
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (pos + part[i].len + 2 > size)
+            return false;
+        memcpy(out + pos, part[i].s, part[i].len);
+        pos += part[i].len;
+        if (i + 1 < n)
+            out[pos++] = '/';
+    }
+    if (!pos)
+        out[pos++] = '.';
+    out[pos] = 0;
+    return true;
+}
+
+static void got_target(struct forward *fw, const struct p9_msg *reply)
+{
+    struct tree_fid *f = fid_of(fw->r->fid);
+    struct p9_msg m = {0};
+    char target[4096];
+    if (f->guest.epoch != fw->sandbox->rename_epoch) {
+        p9_fail(fw->r, ESTALE); /* a directory changed its depth: this fid's is not sure any more; the path is looked up again */
+        return;
+    }
+    if (!guest_fs_rewrite_target(reply->Rreadlink.target.s, reply->Rreadlink.target.len, f->guest.depth ? f->guest.depth - 1 : 0, target, sizeof target)) {
+        p9_fail(fw->r, ENAMETOOLONG);
+        return;
+    }
+    m.Rreadlink.target = p9_str_of(target);
+    p9_reply(fw->r, &m);
+}
+
+/* ---- answers that carry a qid ---- */
+
+static void made_symlink(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = {0};
+    m.Rsymlink.qid = qid_of(fw, reply->Rsymlink.qid);
+    p9_reply(fw->r, &m);
+}
+
+static void made_node(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = {0};
+    m.Rmknod.qid = qid_of(fw, reply->Rmknod.qid);
+    p9_reply(fw->r, &m);
+}
+
+static void made_dir(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = {0};
+    m.Rmkdir.qid = qid_of(fw, reply->Rmkdir.qid);
+    p9_reply(fw->r, &m);
+}
+
+static void done_copy(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = *reply;
+    p9_reply(fw->r, &m);
+}
+
+static void done_write(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = *reply;
+    if (m.Rwrite.count > fw->r->t->Twrite.data.len)
+        p9_fail(fw->r, EIO);
+    else
+        p9_reply(fw->r, &m);
+}
+
+/* ---- messages with one fid: a table ---- */
+
+static const struct {
+    size_t fid; /* offset of the fid in struct p9_msg */
+    void (*done)(struct forward *, const struct p9_msg *);
+} passed[P9_TYPE_MAX] = {
+    [P9_Tread] = {offsetof(struct p9_msg, Tread.fid), done_copy},
+    [P9_Twrite] = {offsetof(struct p9_msg, Twrite.fid), done_write},
+    [P9_Treaddir] = {offsetof(struct p9_msg, Treaddir.fid), got_entries},
+    [P9_Tgetattr] = {offsetof(struct p9_msg, Tgetattr.fid), got_attr},
+    [P9_Tsetattr] = {offsetof(struct p9_msg, Tsetattr.fid), done_empty},
+    [P9_Tmkdir] = {offsetof(struct p9_msg, Tmkdir.dfid), made_dir},
+    [P9_Tunlinkat] = {offsetof(struct p9_msg, Tunlinkat.dirfid), done_empty},
+    [P9_Tsymlink] = {offsetof(struct p9_msg, Tsymlink.fid), made_symlink},
+    [P9_Tmknod] = {offsetof(struct p9_msg, Tmknod.dfid), made_node},
+    [P9_Treadlink] = {offsetof(struct p9_msg, Treadlink.fid), got_target},
+    [P9_Tstatfs] = {offsetof(struct p9_msg, Tstatfs.fid), done_copy},
+    [P9_Tfsync] = {offsetof(struct p9_msg, Tfsync.fid), done_empty},
+    [P9_Tlock] = {offsetof(struct p9_msg, Tlock.fid), done_copy},
+    [P9_Tgetlock] = {offsetof(struct p9_msg, Tgetlock.fid), done_copy},
+    [P9_Txattrcreate] = {offsetof(struct p9_msg, Txattrcreate.fid), done_empty},
+};
+
+static void pass_go(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    struct p9_msg m = *r->t;
+    uint32_t fid = guest_fid(r, f);
+    if (!fid)
+        return;
+    memcpy((char *)&m + passed[m.type].fid, &fid, sizeof fid);
+    forward_send(forward_new(r, f->node.sandbox, passed[m.type].done), &m);
+}
+
+void guest_fs_pass(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    const struct p9_msg *xattr = r->t->type == P9_Tread && f->open ? r->t : NULL;
+    struct p9_msg m = {0};
+    if (xattr) { /* a raw symlink target, below */
+        uint64_t at = xattr->Tread.offset < f->open->text.len ? xattr->Tread.offset : f->open->text.len;
+        m.Rread.data.p = f->open->text.p + at;
+        m.Rread.data.len = (uint32_t)(f->open->text.len - at < xattr->Tread.count ? f->open->text.len - at : xattr->Tread.count);
+        p9_reply(r, &m);
+        return;
+    }
+    guest_gate(r, f->node.sandbox, pass_go);
+}
+
+/* ---- messages with two fids ---- */
+
+static void two_go(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid), *d = fid_of(r->dirfid);
+    struct p9_msg m = *r->t;
+    if (f->node.sandbox != d->node.sandbox) {
+        p9_fail(r, EXDEV);
+        return;
+    }
+    uint32_t fid = guest_fid(r, f), dir = fid ? guest_fid(r, d) : 0;
+    if (!dir)
+        return;
+    struct sandbox *sb = f->node.sandbox;
+    if (m.type == P9_Tlink) {
+        m.Tlink.fid = fid;
+        m.Tlink.dfid = dir;
+    } else if (m.type == P9_Trename) {
+        m.Trename.fid = fid;
+        m.Trename.dfid = dir;
+        sb->rename_epoch += f->guest.depth != d->guest.depth + 1;
+    } else {
+        m.Trenameat.olddirfid = fid;
+        m.Trenameat.newdirfid = dir;
+        sb->rename_epoch += f->guest.depth != d->guest.depth;
+    }
+    forward_send(forward_new(r, sb, done_empty), &m);
+}
+
+void guest_fs_two(struct p9_request *r)
+{
+    guest_gate(r, fid_of(r->fid)->node.sandbox, two_go);
+}
+
+/* ---- xattrs ---- */
+
+/* The raw target of a symlink, as an attribute. VFS lets no one read user.* of a symlink, so through a mount it is security.space.target. */
+static bool is_raw_target(struct p9_str name)
+{
+    return p9_str_eq(name, "user.space.target") || p9_str_eq(name, "security.space.target");
+}
+
+static void got_raw_target(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_request *r = fw->r;
+    struct guest_fid none = {.root = false};
+    struct p9_msg m = {0};
+    tree_install_guest(r, fw->sandbox, &none);
+    struct tree_fid *made = fid_of(r->newfid);
+    made->open = calloc(1, sizeof *made->open);
+    if (!made->open)
+        abort();
+    made->open->fd = -1;
+    text_add(&made->open->text, "%.*s", (int)reply->Rreadlink.target.len, reply->Rreadlink.target.s);
+    m.Rxattrwalk.size = made->open->text.len;
+    p9_reply(r, &m);
+}
+
+static void xattr_walked(struct forward *fw, const struct p9_msg *reply)
+{
+    struct p9_msg m = *reply;
+    struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->guest, .opened = true};
+    if (m.Rxattrwalk.size > 1u << 20) {
+        p9_fail(fw->r, E2BIG);
+        return;
+    }
+    fw->kept = true;
+    tree_install_guest(fw->r, fw->sandbox, &g);
+    p9_reply(fw->r, &m);
+}
+
+static void xattrwalk_go(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    struct p9_msg m = *r->t;
+    uint32_t fid = guest_fid(r, f);
+    if (!fid)
+        return;
+    struct forward *fw;
+    if (is_raw_target(m.Txattrwalk.name)) {
+        m = (struct p9_msg){.type = P9_Treadlink};
+        m.Treadlink.fid = fid;
+        fw = forward_new(r, f->node.sandbox, got_raw_target);
+    } else {
+        fw = forward_new(r, f->node.sandbox, xattr_walked);
+        fw->newfid = p9_client_fid_alloc(guest_client(fw->guest, GUEST_FILES));
+        m.Txattrwalk.fid = fid;
+        m.Txattrwalk.newfid = fw->newfid;
+    }
+    forward_send(fw, &m);
+}
+
+void guest_fs_xattrwalk(struct p9_request *r)
+{
+    guest_gate(r, fid_of(r->fid)->node.sandbox, xattrwalk_go);
+}
