@@ -81,21 +81,19 @@ static void barrier_work(uv_work_t *w)
 static void barrier_done(uv_work_t *w, int status)
 {
     (void)status;
-    free(w);
+    w->data = NULL;
 }
 
 static void barrier_tick(uv_timer_t *t)
 {
     static uint64_t synced;
+    static uv_work_t work;
     struct space *s = t->data;
-    if (synced == events_last(s->events))
-        return; /* every change that matters makes an event */
+    if (work.data || synced == events_last(s->events))
+        return; /* one is under way, or nothing changed: every change that matters makes an event */
     synced = events_last(s->events);
-    uv_work_t *w = calloc(1, sizeof *w);
-    if (!w)
-        return;
-    w->data = s->db;
-    uv_queue_work(s->loop, w, barrier_work, barrier_done);
+    work.data = s->db;
+    uv_queue_work(s->loop, &work, barrier_work, barrier_done);
 }
 
 /* ---- start and end ---- */

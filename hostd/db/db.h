@@ -81,7 +81,7 @@ int db_commit(struct db *db, struct err *e);
 int db_meta(struct db *db, const char *key, const char *fallback, char *out, size_t size, struct err *e);
 int db_meta_set(struct db *db, const char *key, const char *value, struct err *e);
 
-/* fdatasyncs the write-ahead log; blocking, callable from any thread. 0 or -errno. */
+/* fdatasyncs the write-ahead log and folds a long one into the database. Blocking; from any thread, one at a time. 0 or -errno. */
 int db_barrier(struct db *db);
 
 #endif

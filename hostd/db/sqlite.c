@@ -11,6 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+/* The log is folded into the database beyond this size. */
+#define CHECKPOINT_BYTES (4 << 20)
 
 struct column {
     const char *name;
@@ -69,6 +73,7 @@ static const char *const migrations[] = {
 
 struct db {
     sqlite3 *sql;
+    sqlite3 *checkpointer; /* used by db_barrier only, on its thread: a checkpoint syncs, and the loop must not wait for that */
     char *wal;
     int depth;  /* of nested transactions */
     int failed; /* first failure inside the transaction */
@@ -151,9 +156,11 @@ int db_open(const char *path, struct db **out, struct err *e)
     if (sqlite3_open_v2(path, &db->sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         rc = err_set(e, EIO, "open the database %s: %s", path, sqlite3_errmsg(db->sql));
     if (rc == 0)
-        rc = run(db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA locking_mode=EXCLUSIVE; PRAGMA foreign_keys=ON", e);
+        rc = run(db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA foreign_keys=ON", e);
     if (rc == 0)
         rc = migrate(db, e);
+    if (rc == 0 && sqlite3_open_v2(path, &db->checkpointer, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+        rc = err_set(e, EIO, "open the database %s again: %s", path, sqlite3_errmsg(db->checkpointer));
     for (int t = 0; rc == 0 && t < DB_TABLE_COUNT; t++)
         rc = prepare_table(db, (enum db_table)t, e);
     if (rc < 0) {
@@ -172,6 +179,7 @@ void db_close(struct db *db)
         sqlite3_finalize(db->save[t]);
         sqlite3_finalize(db->delete[t]);
     }
+    sqlite3_close(db->checkpointer);
     sqlite3_close(db->sql);
     free(db->wal);
     free(db);
@@ -307,7 +315,10 @@ int db_meta(struct db *db, const char *key, const char *fallback, char *out, siz
 int db_barrier(struct db *db)
 {
     AUTO_CLOSE int fd = open(db->wal, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
+    struct stat st;
+    if (fd < 0 || fdatasync(fd) < 0 || fstat(fd, &st) < 0)
         return -errno;
-    return fdatasync(fd) < 0 ? -errno : 0;
+    if (st.st_size > CHECKPOINT_BYTES)
+        sqlite3_wal_checkpoint_v2(db->checkpointer, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    return 0;
 }

@@ -119,6 +119,8 @@ static void version_done(void *user, int err, const struct p9_msg *r)
     }
     p->state = PORT_ATTACHING;
     p->root = p9_client_fid_alloc(p->client);
+    if (p->root == 0) /* number 0 stays reserved: it means "none" in struct guest_fid */
+        p->root = p9_client_fid_alloc(p->client);
     struct p9_msg m = {.type = P9_Tattach};
     m.Tattach.fid = p->root;
     m.Tattach.afid = P9_NOFID;

@@ -288,6 +288,11 @@ uint32_t p9_client_iounit(const struct p9_client *c)
     return c->msize > P9_IOHDR ? c->msize - P9_IOHDR : 0;
 }
 
+uint32_t p9_client_calls(const struct p9_client *c)
+{
+    return c->tags.cap - c->tags.n_free;
+}
+
 void p9_client_set_wake(struct p9_client *c, void (*wake)(void *user), void *user)
 {
     c->wake = wake;
