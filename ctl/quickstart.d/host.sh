@@ -36,8 +36,15 @@ build() {
 }
 
 install_programs() {
-	meson install -C "$BUILD" --no-rebuild --only-changed
-	note "spacectl in $BIN, daemons in $LIBEXEC"
+	if [ -z "$INSTANCE" ]; then
+		meson install -C "$BUILD" --no-rebuild --only-changed
+		note "spacectl in $BIN, daemons in $LIBEXEC"
+	else
+		mkdir -p "$BIN"
+		install -C -m 0755 "$BUILD"/ctl/spacectl "$BUILD"/hostd/space-hostd "$BUILD"/hostd/noded/space-noded \
+			"$BUILD"/spacefs/spacefs "$BIN"
+		note "in $BIN"
+	fi
 }
 
 prepare_users() {

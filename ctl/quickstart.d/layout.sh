@@ -6,7 +6,8 @@
 #   CONF      configuration            POOL  btrfs directory     POOL_IMAGE  its loop file, unless POOL lies on btrfs already
 #   RUN STATE MOUNT GUEST              as in space.conf(5)
 #   SV LOGS   runit services and logs  SUPERVISOR  systemd or runit
-#   BIN LIBEXEC                        programs; empty: straight from BUILD
+#   BIN LIBEXEC                        programs. An instance has copies: its daemons' user may not see the build directory
+#   CACHE                              what takes long to make and does not change, kept in the build directory
 
 # The value of a key in an existing configuration, else the second argument.
 configured() {
@@ -35,7 +36,8 @@ layout_host() {
 	LOGS=/var/log/space
 	BIN=/usr/local/bin
 	LIBEXEC=/usr/local/libexec/space
-	CACHE=
+	CACHE=$BUILD/cache
+	RUNSVDIR_PID=/run/space-runsvdir.pid
 	LOG=$LOGS/quickstart.log
 	if has_systemd; then SUPERVISOR=systemd; else SUPERVISOR=runit; fi
 	mkdir -p "$LOGS" /etc/space
@@ -60,9 +62,10 @@ layout_instance() {
 	POOL_IMAGE=$INSTANCE/pool.img
 	SV=$INSTANCE/sv
 	LOGS=$INSTANCE/log
-	BIN=
-	LIBEXEC=
-	CACHE=$BUILD/rootfs
+	BIN=$INSTANCE/bin
+	LIBEXEC=$INSTANCE/bin
+	CACHE=$BUILD/cache
+	RUNSVDIR_PID=$INSTANCE/runsvdir.pid
 	LOG=$LOGS/quickstart.log
 	SUPERVISOR=runit
 	# Sockets below RUN must fit into sun_path, see lib/base/config.h.
@@ -70,22 +73,6 @@ layout_instance() {
 	mkdir -p "$LOGS"
 }
 
-# Path of a program, by its name.
-program() {
-	if [ -z "$LIBEXEC" ]; then
-		case $1 in
-		space-noded) echo "$BUILD/hostd/noded/space-noded" ;;
-		space-hostd) echo "$BUILD/hostd/space-hostd" ;;
-		spacefs) echo "$BUILD/spacefs/spacefs" ;;
-		spacectl) echo "$BUILD/ctl/spacectl" ;;
-		esac
-	elif [ "$1" = spacectl ]; then
-		echo "$BIN/spacectl"
-	else
-		echo "$LIBEXEC/$1"
-	fi
-}
-
 spacectl() {
-	"$(program spacectl)" --space "$MOUNT" "$@"
+	"$BIN/spacectl" --space "$MOUNT" "$@"
 }

@@ -86,13 +86,13 @@ unmount_pool() {
 	fi
 }
 
-# Directories, and the configuration unless there is one. RUN is root's, but the daemons' user may make its sockets in it.
+# Directories, and the configuration unless there is one. space-noded makes RUN, or mends its owner and mode.
 configure() {
 	mkdir -p "$MOUNT"
 	install -d -m 0700 -o space -g space "$STATE"
-	install -d -m 1775 -o root -g space "$RUN"
-	if [ -z "$INSTANCE" ] && has_systemd; then
-		echo "d $RUN 1775 root space" >/etc/tmpfiles.d/space.conf
+	if [ "$SUPERVISOR" = systemd ]; then # space-hostd's unit names it, so that it must be there first
+		echo "d $RUN 1755 root root" >/etc/tmpfiles.d/space.conf
+		systemd-tmpfiles --create /etc/tmpfiles.d/space.conf
 	fi
 	if [ -f "$CONF" ]; then
 		note "$CONF is kept"

@@ -6,8 +6,8 @@ SERVICES="noded hostd spacefs" # in the order of their start
 
 service_program() {
 	case $1 in
-	spacefs) program spacefs ;;
-	*) program "space-$1" ;;
+	spacefs) echo "$LIBEXEC/spacefs" ;;
+	*) echo "$LIBEXEC/space-$1" ;;
 	esac
 }
 
@@ -54,7 +54,7 @@ write_runit_service() {
 
 runsvdir_pid() {
 	local pid
-	pid=$(cat "$RUN/runsvdir.pid" 2>/dev/null) || return 1
+	pid=$(cat "$RUNSVDIR_PID" 2>/dev/null) || return 1
 	[ "$(cat "/proc/$pid/comm" 2>/dev/null)" = runsvdir ] || return 1
 	echo "$pid"
 }
@@ -66,7 +66,7 @@ start_runit() {
 	done
 	if ! runsvdir_pid >/dev/null; then
 		# In a session of its own: it outlives this script and its terminal.
-		setsid sh -c "echo \$\$ >'$RUN/runsvdir.pid'; exec runsvdir -P '$SV'" </dev/null >/dev/null 2>&1 &
+		setsid sh -c "echo \$\$ >'$RUNSVDIR_PID'; exec runsvdir -P '$SV'" </dev/null >/dev/null 2>&1 &
 	fi
 	for name in $SERVICES; do
 		wait_until 15 "runsv $name" test -p "$SV/$name/supervise/control"
@@ -126,7 +126,7 @@ start_daemons() {
 	ready 30 noded test -S "$RUN/noded.sock"
 	ready 60 hostd test -S "$RUN/hostd.sock"
 	ready 60 spacefs tree_answers
-	note "$(tr '\n' ' ' <"$MOUNT/version")on $MOUNT, watched by $SUPERVISOR"
+	note "$(head -n 1 "$MOUNT/version") on $MOUNT, watched by $SUPERVISOR"
 }
 
 # Disks are consistent when the guests were asked to end. Whatever does not answer is ended with its QEMU below.
@@ -138,7 +138,7 @@ stop_sandboxes() {
 		name=${name##*/}
 		case $(timeout 5 cat "$path" 2>/dev/null) in
 		running | paused | starting | creating)
-			timeout 60 "$(program spacectl)" --space "$MOUNT" stop "$name" &
+			timeout 60 "$BIN/spacectl" --space "$MOUNT" stop "$name" &
 			count=$((count + 1))
 			[ $((count % 4)) -ne 0 ] || wait
 			;;
@@ -156,7 +156,7 @@ stop_runit() {
 	done
 	kill -HUP "$pid" # it ends its runsv processes, which end the logs
 	wait_until 10 "runsvdir" gone "$pid"
-	rm -f "$RUN/runsvdir.pid"
+	rm -f "$RUNSVDIR_PID"
 }
 
 gone() {

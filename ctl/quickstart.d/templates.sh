@@ -4,15 +4,11 @@
 
 DEBIAN_PACKAGES=python3,git,ca-certificates,procps
 
+# The script leaves what is up to date alone.
 make_guest() {
-	local daemon=$BUILD/guest/space-daemon script=$SOURCE/guest/kernel.sh
-	if [ "$GUEST/initrd" -nt "$daemon" ] && [ "$GUEST/vmlinuz" -nt "$script" ] && [ "$GUEST/initrd" -nt "$script" ]; then
-		note "$GUEST is up to date"
-		return 0
-	fi
-	mkdir -p "$GUEST"
-	"$script" "$daemon" "$GUEST"
-	touch "$GUEST/vmlinuz" "$GUEST/initrd"
+	mkdir -p "$GUEST" "$CACHE/guest"
+	"$SOURCE/guest/kernel.sh" "$BUILD/guest/space-daemon" "$CACHE/guest"
+	install -C -m 0644 "$CACHE/guest/vmlinuz" "$CACHE/guest/initrd" "$GUEST"
 	note "$GUEST"
 }
 
@@ -74,7 +70,7 @@ tar_tiny() {
 	mv "$1.new" "$1"
 }
 
-# make_template NAME: builds it unless it is there. An instance keeps the tar file for the next one.
+# make_template NAME: builds it unless it is there. Instances come and go, so the tar file is kept for the next one.
 make_template() {
 	local name=$1 dir tarball
 	if template_ready "$name"; then
@@ -85,7 +81,7 @@ make_template() {
 	# shellcheck disable=SC2064
 	trap "rm -rf '$dir'" EXIT
 	tarball=$dir/$name.tar
-	if [ -n "$CACHE" ]; then
+	if [ -n "$INSTANCE" ]; then
 		mkdir -p "$CACHE"
 		tarball=$CACHE/$name-$(cksum <"${BASH_SOURCE[0]}" | cut -d ' ' -f 1).tar # a changed recipe is another file
 	fi

@@ -98,18 +98,18 @@ static int read_with_deadline(const char *path, char *out, size_t size)
     if (waitpid(pid, &status, in_time ? 0 : WNOHANG) != pid || !WIFEXITED(status))
         return -ETIMEDOUT;
     out[n < 0 ? 0 : n] = 0;
-    out[strcspn(out, "\n")] = 0;
     return -WEXITSTATUS(status);
 }
 
 void check_mount(const struct doctor *d, struct finding *f)
 {
-    char path[CONFIG_PATH_MAX + 32], version[128];
+    char path[CONFIG_PATH_MAX + 32], version[512];
     snprintf(path, sizeof path, "%s/version", d->mount);
     int rc = read_with_deadline(path, version, sizeof version);
     struct statfs fs;
     if (rc == 0 && statfs(d->mount, &fs) == 0 && fs.f_type == FUSE_MAGIC) {
-        finding_set(f, LEVEL_OK, "%s answers: version %s", d->mount, version);
+        finding_set(f, LEVEL_OK, "%s answers: %.*s", d->mount, (int)strcspn(version, "\n"),
+                    version);
         return;
     }
     finding_set(f, LEVEL_BAD, "%s: %s", d->mount,
@@ -122,9 +122,10 @@ void check_mount(const struct doctor *d, struct finding *f)
 
 void check_template(const struct doctor *d, struct finding *f)
 {
-    char path[CONFIG_PATH_MAX + 128], state[64];
+    char path[CONFIG_PATH_MAX + 128], state[64] = "";
     snprintf(path, sizeof path, "%s/templates/%s/state", d->mount, d->config.template_);
     int rc = read_with_deadline(path, state, sizeof state);
+    state[strcspn(state, "\n")] = 0;
     if (rc == 0 && !strcmp(state, "ready")) {
         finding_set(f, LEVEL_OK, "the default template %s is ready", d->config.template_);
     } else {
@@ -135,15 +136,20 @@ void check_template(const struct doctor *d, struct finding *f)
     }
 }
 
-/* space-hostd decides it by booting a guest, and says so in every sandbox's stats and in its cache.
- */
+/* space-hostd decides it by booting a guest before the first sandbox runs, and says so in
+ * `version`. */
 void check_acceleration(const struct doctor *d, struct finding *f)
 {
-    char path[CONFIG_PATH_MAX + 32], text[256];
-    snprintf(path, sizeof path, "%s/accel", d->config.state);
+    char path[CONFIG_PATH_MAX + 32], text[512];
+    snprintf(path, sizeof path, "%s/version", d->mount);
     int rc = read_with_deadline(path, text, sizeof text);
     if (rc < 0)
-        finding_set(f, LEVEL_NOTE, "not known yet (%s: %s)", path, strerror(-rc));
+        finding_set(f, LEVEL_NOTE, "not known: %s: %s", path, strerror(-rc));
+    else if (strstr(text, "\nacceleration kvm\n"))
+        finding_set(f, LEVEL_OK, "KVM");
+    else if (strstr(text, "\nacceleration tcg\n"))
+        finding_set(f, LEVEL_NOTE,
+                    "emulation (TCG): guests boot, but run several times slower than under KVM");
     else
-        finding_set(f, strstr(text, "tcg") ? LEVEL_NOTE : LEVEL_OK, "%s", text);
+        finding_set(f, LEVEL_NOTE, "not known yet: it is found out when the first sandbox boots");
 }
