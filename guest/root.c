@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The guest's root file system: see root.h.
+//
+// The daemon's text and data lie in the initramfs (a ramfs, never given up), so that it runs on when the root file system is frozen or broken.
+// Clones of mounts (open_tree) cannot be reached, covered or unmounted by anything in the guest that has not root's rights over this process.
+#include "guest/root.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define DISK         "/dev/vda"
+#define NEW_ROOT     "/root"
+#define DEVICE_MSEC  10000
+
+struct mount_spec {
+    const char *source, *target, *type, *options;
+    unsigned long flags;
+    mode_t mode; /* of the directory if it has to be made */
+};
+
+static int mount_one(const struct mount_spec *m)
+{
+    mkdir(m->target, m->mode);
+    if (mount(m->source, m->target, m->type, m->flags, m->options) == 0 || errno == EBUSY)
+        return 0;
+    return -errno;
+}
+
+int root_prepare(struct err *e)
+{
+    static const struct mount_spec first[] = {
+        {"proc", "/proc", "proc", NULL, MS_NOSUID | MS_NODEV | MS_NOEXEC, 0555},
+        {"sysfs", "/sys", "sysfs", NULL, MS_NOSUID | MS_NODEV | MS_NOEXEC, 0555},
+        {"devtmpfs", "/dev", "devtmpfs", "mode=0755", MS_NOSUID, 0755},
+    };
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+        int rc = mount_one(&first[i]);
+        if (rc < 0)
+            return err_set(e, -rc, "mount %s: %s", first[i].target, strerror(-rc));
+    }
+    return 0;
+}
+
+/* Drivers may find their devices after their module was loaded. */
+static int wait_for_disk(void)
+{
+    int fd = inotify_init1(IN_CLOEXEC), rc = 0;
+    if (fd < 0 || inotify_add_watch(fd, "/dev", IN_CREATE) < 0)
+        return -errno;
+    while (rc == 0 && access(DISK, F_OK) < 0) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        char buf[4096];
+        int n = poll(&p, 1, DEVICE_MSEC);
+        if (n == 0)
+            rc = -ENODEV;
+        else if (n > 0 && read(fd, buf, sizeof buf) < 0)
+            rc = -errno;
+    }
+    close(fd);
+    return rc;
+}
+
+static int clone_mount(const char *path)
+{
+    return (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+}
+
+static void restrict_mount(int tree)
+{
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC};
+    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0)
+        log_warn("restrict the served mount: %s", strerror(errno));
+}
+
+/* What programs expect; a root that is read-only or lacks a directory gets what it can hold. */
+static void mount_rest(void)
+{
+    static const struct mount_spec rest[] = {
+        {"proc", "proc", "proc", NULL, MS_NOSUID | MS_NODEV | MS_NOEXEC, 0555},
+        {"sysfs", "sys", "sysfs", NULL, MS_NOSUID | MS_NODEV | MS_NOEXEC, 0555},
+        {"devtmpfs", "dev", "devtmpfs", "mode=0755", MS_NOSUID, 0755},
+        {"devpts", "dev/pts", "devpts", "gid=5,mode=620,ptmxmode=666", MS_NOSUID | MS_NOEXEC, 0755},
+        {"tmpfs", "dev/shm", "tmpfs", "mode=1777", MS_NOSUID | MS_NODEV, 01777},
+        {"tmpfs", "run", "tmpfs", "mode=0755", MS_NOSUID | MS_NODEV, 0755},
+        {"cgroup2", "sys/fs/cgroup", "cgroup2", "nsdelegate", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0755},
+    };
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
+        int rc = mount_one(&rest[i]);
+        if (rc < 0)
+            log_warn("mount /%s: %s", rest[i].target, strerror(-rc));
+    }
+    static const char *const links[][2] = {
+        {"/proc/self/fd", "dev/fd"}, {"/proc/self/fd/0", "dev/stdin"}, {"/proc/self/fd/1", "dev/stdout"}, {"/proc/self/fd/2", "dev/stderr"}};
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        if (symlink(links[i][0], links[i][1]) < 0 && errno != EEXIST)
+            log_warn("make /%s: %s", links[i][1], strerror(errno));
+    mkdir("run/lock", 01777);
+    chmod("run/lock", 01777);
+}
+
+static int enter(void)
+{
+    if (mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 || chdir("/") < 0)
+        return -errno;
+    return 0;
+}
+
+int root_switch(struct root *out, struct err *e)
+{
+    int rc = wait_for_disk();
+    if (rc < 0)
+        return err_set(e, -rc, "wait for " DISK ": %s", strerror(-rc));
+    mkdir(NEW_ROOT, 0755);
+    if (mount(DISK, NEW_ROOT, "ext4", MS_NOATIME, NULL) < 0 || chdir(NEW_ROOT) < 0)
+        return err_sys(e, "mount " DISK);
+    out->disk = open(DISK, O_RDONLY | O_CLOEXEC);
+    out->tree = clone_mount(".");
+    out->top = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (out->disk < 0 || out->tree < 0 || out->top < 0)
+        return err_sys(e, "hold on to the root file system");
+    restrict_mount(out->tree);
+    mount_rest();
+    rc = enter();
+    if (rc < 0)
+        return err_set(e, -rc, "switch to the root file system: %s", strerror(-rc));
+    out->proc = clone_mount("/proc");
+    out->pts = clone_mount("/dev/pts");
+    out->cgroup = clone_mount("/sys/fs/cgroup");
+    out->stat = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    return 0;
+}
