@@ -22,6 +22,8 @@
 #define RETRY_MAX_MSEC 250u
 #define GREETING_MSEC  2000u
 #define CORK_SIZE      (64u * 1024)
+#define GAVE_UP_SIZE   1024u
+#define GAVE_UP_MSEC   50u  /* between two requests of one system call */
 
 enum conn_state { CONN_DOWN, CONN_GREETING, CONN_UP };
 
@@ -45,6 +47,11 @@ struct conn {
     size_t corked;
     unsigned closing; /* handles whose close callback is to come */
     struct waiter *waiters;
+    struct {
+        pid_t tid;
+        uint64_t at;
+    } gave_up[GAVE_UP_SIZE]; /* threads that waited in vain, a ring */
+    unsigned gave_up_next;
 };
 
 static void start_connecting(struct conn *c);
@@ -256,16 +263,35 @@ uint32_t conn_generation(const struct conn *c)
     return p9_client_generation(c->client);
 }
 
+static bool has_given_up(const struct conn *c, pid_t tid)
+{
+    uint64_t now = uv_now(c->fs->loop);
+    for (unsigned i = 0; tid && i < GAVE_UP_SIZE; i++)
+        if (c->gave_up[i].tid == tid && now < c->gave_up[i].at + GAVE_UP_MSEC)
+            return true;
+    return false;
+}
+
+static int give_up(struct conn *c, pid_t tid)
+{
+    unsigned i = c->gave_up_next++ % GAVE_UP_SIZE;
+    c->gave_up[i].tid = tid;
+    c->gave_up[i].at = uv_now(c->fs->loop);
+    return -EIO;
+}
+
 int conn_wait(struct conn *c, struct task *t)
 {
     uint64_t now = uv_now(c->fs->loop);
+    if (c->state == CONN_UP)
+        return 0;
     if (!t->deadline)
-        t->deadline = now + CONN_WAIT_MSEC;
+        t->deadline = has_given_up(c, t->tid) ? now : now + CONN_WAIT_MSEC;
     while (c->state != CONN_UP) {
         struct waiter w = {.task = t, .next = c->waiters, .link = &c->waiters};
         now = uv_now(c->fs->loop);
         if (now >= t->deadline)
-            return -EIO;
+            return give_up(c, t->tid);
         if (w.next)
             w.next->link = &w.next;
         c->waiters = &w;

@@ -36,7 +36,8 @@ uint32_t conn_generation(const struct conn *c);
 
 /*
  * Waits until the connection is up, at most until the task's deadline for waiting (set here at its first wait to
- * CONN_WAIT_MSEC from now). 0, -EIO when space-hostd did not come, -EINTR.
+ * CONN_WAIT_MSEC from now). 0, -EIO when space-hostd did not come, -EINTR. One system call can be several requests, so a thread
+ * that has just waited in vain is not made to wait again at once.
  */
 int conn_wait(struct conn *c, struct task *t);
 

@@ -59,7 +59,7 @@ struct fs {
     /* gesture.c */
     struct copy *copies;
     unsigned copy_count;
-    struct handle *sources; /* files that a maker has open for reading */
+    struct handle *sources; /* attributes that are open for reading */
 };
 
 #endif

@@ -7,7 +7,7 @@
 // directory as empty, and what it writes is collected:
 //
 //   mkdir X by a process P          record FRESH: P is known by its process id and start time (FUSE names a thread)
-//   P opens A/f for reading         the handle is put on the list of P's sources
+//   P opens A/f for reading         the handle is put on the list of sources
 //   P looks up X/f, A/f being open  -> ENOENT. The first time: opens X/#copy, which makes hostd hold X: COLLECTING
 //   P creates X/f                   carried attributes (copy.c) are opened on hostd, which collects what is written; everything
 //                                   else is a file that exists only here and swallows what is written
@@ -63,11 +63,16 @@ static bool is_image(const char *name)
     return !strcmp(name, "disk.raw") || !strcmp(name, "ram.raw");
 }
 
+static bool is_opener(const struct handle *h, const struct proc_id *p)
+{
+    return h->opener.tgid ? proc_same(&h->opener, p) : proc_has_thread(p, h->opener_tid);
+}
+
 /* The open source `name` of another object that the maker of `c` holds. */
 static struct handle *held_source(const struct copy *c, const char *name)
 {
     for (struct handle *h = c->fs->sources; h; h = h->next_source)
-        if (proc_same(&h->opener, &c->maker) && h->node->parent != c->dir && !strcmp(h->node->name, name))
+        if (h->node->parent != c->dir && !strcmp(h->node->name, name) && is_opener(h, &c->maker))
             return h;
     return NULL;
 }
@@ -151,21 +156,21 @@ int gesture_open(struct req *r)
 void gesture_opened(struct req *r, struct handle *h)
 {
     struct fs *fs = r->task.fs;
-    struct proc_id id = {0};
-    bool known = false;
-    if (!fs->copies || handle_writes(h) || !is_copyable(h->node->parent))
+    const struct copy *c = fs->copies;
+    if (handle_writes(h) || !is_copyable(h->node->parent))
         return;
-    for (const struct copy *c = fs->copies; c && !known; c = c->next)
-        if (c->uid == r->uid && (id.tgid || proc_identify(r->tid, &id) == 0))
-            known = proc_same(&id, &c->maker);
-    if (!known)
-        return;
-    h->opener = id;
+    while (c && c->uid != r->uid)
+        c = c->next;
+    if (c && proc_identify(r->tid, &h->opener) < 0) /* its threads may be gone when it comes to the copy */
+        h->opener.tgid = 0;
+    h->opener_tid = r->tid;
     h->next_source = fs->sources;
     h->link_source = &fs->sources;
     if (h->next_source)
         h->next_source->link_source = &h->next_source;
     fs->sources = h;
+    if (gesture_skips(h))
+        h->attr.st_size = h->attr.st_blocks = 0;
 }
 
 bool gesture_skips(const struct handle *h)
@@ -173,7 +178,7 @@ bool gesture_skips(const struct handle *h)
     if (!h->link_source || !is_image(h->node->name))
         return false;
     for (const struct copy *c = h->fs->copies; c; c = c->next)
-        if (c->source == h->node->parent && c->state == COPY_COLLECTING && proc_same(&c->maker, &h->opener))
+        if (c->source == h->node->parent && c->state == COPY_COLLECTING && is_opener(h, &c->maker))
             return true;
     return false;
 }

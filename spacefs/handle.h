@@ -50,9 +50,10 @@ struct handle {
     struct poll_state *poll; /* poll.c: once somebody polled */
 
     struct copy *copy; /* gesture.c: this file was made in a copy */
-    /* gesture.c: on the list fs->sources, with who opened it, when that process may be copying */
+    /* gesture.c: on the list fs->sources, with who opened it; the process is known when it had made something by then */
     struct handle *next_source, **link_source;
     struct proc_id opener;
+    pid_t opener_tid;
 };
 
 /* Open flags of this host as 9P's. Creation and truncation are kept, O_DIRECT and the like dropped. */

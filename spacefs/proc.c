@@ -61,6 +61,14 @@ int proc_identify(pid_t tid, struct proc_id *out)
     return rc < 0 ? rc : read_start(out->tgid, &out->start);
 }
 
+bool proc_has_thread(const struct proc_id *p, pid_t tid)
+{
+    char path[64];
+    struct proc_id now;
+    snprintf(path, sizeof path, "/proc/%d/task/%d", (int)p->tgid, (int)tid);
+    return tid > 0 && access(path, F_OK) == 0 && proc_identify(p->tgid, &now) == 0 && proc_same(&now, p);
+}
+
 int proc_open(const struct proc_id *p)
 {
     int fd = (int)syscall(SYS_pidfd_open, p->tgid, 0);

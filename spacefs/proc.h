@@ -24,6 +24,9 @@ static inline bool proc_same(const struct proc_id *a, const struct proc_id *b)
     return a->tgid == b->tgid && a->start == b->start;
 }
 
+/* True when thread `tid` belongs to the process, now. */
+bool proc_has_thread(const struct proc_id *p, pid_t tid);
+
 /* A descriptor that polls readable once the process has ended. -errno. */
 int proc_open(const struct proc_id *p);
 

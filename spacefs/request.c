@@ -62,7 +62,7 @@ struct req *request_create(fuse_req_t fuse, fuse_ino_t ino)
     r->fuse = fuse;
     r->uid = ctx->uid;
     r->gid = ctx->gid;
-    r->tid = ctx->pid;
+    r->tid = r->task.tid = ctx->pid;
     if (ino)
         r->node = node_ref(node_of(fs, ino));
     return r;

@@ -32,6 +32,7 @@ struct task {
     bool detached;           /* TASK_DETACH_MSEC is over as well */
     unsigned grace_msec;     /* an interrupt takes effect after this time: what ends soon anyway is not disturbed */
     uint64_t interrupt_at;
+    pid_t tid;         /* thread that waits for the result, 0 when none or unknown */
     uint64_t deadline; /* of waiting for space-hostd (conn_wait); 0: did not wait yet */
     unsigned resends;
     struct task *next, **link;                         /* fs->tasks */

@@ -15,12 +15,15 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#define TEXT_MAX 65536
+
 enum kind { K_FILE, K_COPY, K_XATTR_GET, K_XATTR_SET };
 
 struct file {
     char path[PATH_MAX];
     enum kind kind;
     uint32_t uid;
+    int where; /* O_PATH: the file keeps its place whatever its name becomes */
     int fd;
     bool nonblock, writes, stream, control;
     char *text; /* fixed at open, of a control file; or an xattr's value */
@@ -122,14 +125,36 @@ static struct treed *treed_of(struct p9_request *r)
     return r->user;
 }
 
+static void find_path(struct file *f)
+{
+    static const char deleted[] = " (deleted)";
+    char self[64], path[PATH_MAX];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", f->where);
+    ssize_t n = readlink(self, path, sizeof path - 1);
+    size_t tail = sizeof deleted - 1;
+    if (n <= 0 || ((size_t)n > tail && !memcmp(path + (size_t)n - tail, deleted, tail)))
+        return;
+    path[n] = '\0';
+    strcpy(f->path, path);
+}
+
+static void hold_place(struct file *f)
+{
+    if (f->where >= 0)
+        close(f->where);
+    f->where = open(f->path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+}
+
 static struct file *file_of(struct p9_request *r)
 {
+    find_path(r->fid->aux);
     return r->fid->aux;
 }
 
 static void child_path(struct p9_request *r, const struct p9_fid *dir, const struct p9_str *name, char *out)
 {
     (void)r;
+    find_path(dir->aux);
     snprintf(out, PATH_MAX, "%.3800s/%.*s", ((struct file *)dir->aux)->path, (int)name->len, name->s);
 }
 
@@ -201,7 +226,8 @@ static struct file *file_copy(const struct file *from)
     struct file *f = calloc(1, sizeof *f);
     strcpy(f->path, from->path);
     f->uid = from->uid;
-    f->fd = -1;
+    f->where = f->fd = -1;
+    hold_place(f);
     return f;
 }
 
@@ -227,6 +253,7 @@ static void fid_free(void *user, struct p9_fid *fid)
         uncommitted(user, f);
     if (f->fd >= 0)
         close(f->fd);
+    close(f->where);
     free(f->text);
     free(f);
 }
@@ -237,7 +264,8 @@ static void on_attach(struct p9_request *r)
     struct stat st;
     strcpy(f->path, treed_of(r)->dir);
     f->uid = r->t->Tattach.n_uname;
-    f->fd = -1;
+    f->where = f->fd = -1;
+    hold_place(f);
     stat(f->path, &st);
     r->fid->aux = f;
     p9_reply(r, &(struct p9_msg){.Rattach.qid = qid_of(&st)});
@@ -255,7 +283,9 @@ static void on_walk(struct p9_request *r)
         if (rc == 0)
             m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(&st);
     }
+    hold_place(f);
     if (rc < 0) {
+        close(f->where);
         free(f);
         if (m.Rwalk.qids.n)
             p9_reply(r, &m);
@@ -368,7 +398,7 @@ static int host_flags(uint32_t p9)
 static int read_text(struct file *f)
 {
     struct stat st;
-    if (fstat(f->fd, &st) < 0 || !S_ISREG(st.st_mode) || !(f->text = malloc((size_t)st.st_size + 1)))
+    if (fstat(f->fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > TEXT_MAX || !(f->text = malloc((size_t)st.st_size + 1)))
         return 0;
     ssize_t n = pread(f->fd, f->text, (size_t)st.st_size, 0);
     f->len = n < 0 ? 0 : (size_t)n;
@@ -436,6 +466,7 @@ static void on_lcreate(struct p9_request *r)
         return;
     }
     strcpy(f->path, path);
+    hold_place(f);
     fstat(f->fd, &st);
     p9_reply(r, &(struct p9_msg){.Rlcreate.qid = qid_of(&st)});
 }
@@ -554,10 +585,40 @@ static void on_fsync(struct p9_request *r)
     p9_reply(r, &(struct p9_msg){0});
 }
 
+static int by_ino(const struct dirent **a, const struct dirent **b)
+{
+    return (*a)->d_ino < (*b)->d_ino ? -1 : (*a)->d_ino > (*b)->d_ino;
+}
+
+/* Attributes come in the order of their qid paths, as from space-hostd. */
+static void read_attributes(struct p9_request *r)
+{
+    const struct p9_Treaddir *t = &r->t->Treaddir;
+    struct dirent **list;
+    int n = scandir(file_of(r)->path, &list, NULL, by_ino);
+    char *buf = malloc(t->count);
+    size_t used = 0;
+    for (int i = 0; i < n; i++) {
+        struct p9_dirent out = {.qid = {.path = list[i]->d_ino}, .offset = (uint64_t)i + 1, .type = list[i]->d_type,
+                                .name = p9_str_of(list[i]->d_name)};
+        if ((uint64_t)i >= t->offset && p9_dirent_pack(buf, t->count, &used, &out) < 0)
+            break;
+    }
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+    p9_reply(r, &(struct p9_msg){.Rreaddir.data = {buf, (uint32_t)used}});
+    free(buf);
+}
+
 /* Offsets are positions in the host's directory order, which is stable while nothing changes. */
 static void on_readdir(struct p9_request *r)
 {
     const struct p9_Treaddir *t = &r->t->Treaddir;
+    if (!is_guest(treed_of(r), file_of(r)->path)) {
+        read_attributes(r);
+        return;
+    }
     DIR *d = fdopendir(openat(file_of(r)->fd, ".", O_RDONLY | O_DIRECTORY));
     char *buf = malloc(t->count);
     size_t used = 0;
@@ -677,6 +738,7 @@ static void on_xattrwalk(struct p9_request *r)
     ssize_t n = name->len ? lgetxattr(f->path, f->xattr, f->text, 65536) : llistxattr(f->path, f->text, 65536);
     if (n < 0) {
         p9_fail(r, errno);
+        close(f->where);
         free(f->text);
         free(f);
         return;
