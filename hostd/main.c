@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,6 +196,8 @@ int main(int argc, char **argv)
         }
     }
     signal(SIGPIPE, SIG_IGN);
+    mallopt(M_TRIM_THRESHOLD, 64 << 20); /* replies of up to 1 MiB come and go: keep their pages */
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
     if (run(config, &e) < 0) {
         log_error("%s", e.msg);
         return 1;

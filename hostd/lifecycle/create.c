@@ -104,8 +104,11 @@ int sandbox_copy_hold(struct sandbox *sb, struct err *e)
 {
     if (sb->row.touched || sb->copy != COPY_NONE || sandbox_state(sb) == SANDBOX_DESTROYING)
         return err_set(e, EBUSY, "sandbox '%s' is in use already: a copy goes into a new one", sb->row.name);
+    sb->row.want[0] = 0; /* a restart finds a copy without a head, and removes it */
+    int rc = sandbox_save(sb, e);
+    if (rc < 0)
+        return rc;
     sb->copy = COPY_HELD;
-    sb->row.want[0] = 0;
     if (sb->runner)
         co_abort(sb->runner); /* the boot of the default template; it had hardly begun */
     return 0;
