@@ -7,6 +7,7 @@
 // anew: qids are hashed with the sandbox's id, names that no directory can hold are dropped, symlink targets are rewritten so that they cannot lead
 // out of root/NAME.
 #include "hostd/guest/guest.h"
+#include "hostd/tree/symlink.h"
 #include "hostd/tree/tree.h"
 
 #include <errno.h>
@@ -394,62 +395,6 @@ static void got_entries(struct forward *fw, const struct p9_msg *reply)
 
 /* ---- symlinks ---- */
 
-/* The target as seen from a link in a directory `depth` names below root/NAME, so that it cannot leave: every ".." comes first, and no more of them than
- * `depth`. A target that is so already is returned as it is. */
-bool guest_fs_rewrite_target(const char *target, size_t len, uint32_t depth, char *out, size_t size)
-{
-    struct {
-        const char *s;
-        size_t len;
-    } part[256];
-    size_t n = 0, pos = 0;
-    uint32_t ups = target[0] == '/' ? depth : 0;
-    bool changed = len == 0 || target[0] == '/';
-    for (size_t i = 0; i < len;) {
-        size_t end = i;
-        while (end < len && target[end] != '/')
-            end++;
-        size_t plen = end - i;
-        if (plen == 2 && !memcmp(target + i, "..", 2)) {
-            changed = changed || n > 0 || ups == depth;
-            if (n > 0)
-                n--;
-            else if (ups < depth)
-                ups++;
-        } else if (plen && !(plen == 1 && target[i] == '.')) {
-            if (n == sizeof part / sizeof part[0])
-                return false;
-            part[n].s = target + i;
-            part[n++].len = plen;
-        }
-        i = end + 1;
-    }
-    if (!changed) {
-        if (len >= size)
-            return false;
-        memcpy(out, target, len);
-        out[len] = 0;
-        return true;
-    }
-    for (uint32_t i = 0; i < ups; i++) {
-        if (pos + 4 > size)
-            return false;
-        pos += (size_t)snprintf(out + pos, size - pos, "..%s", i + 1 < ups || n ? "/" : "");
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (pos + part[i].len + 2 > size)
-            return false;
-        memcpy(out + pos, part[i].s, part[i].len);
-        pos += part[i].len;
-        if (i + 1 < n)
-            out[pos++] = '/';
-    }
-    if (!pos)
-        out[pos++] = '.';
-    out[pos] = 0;
-    return true;
-}
-
 static void got_target(struct forward *fw, const struct p9_msg *reply)
 {
     struct tree_fid *f = fid_of(fw->r->fid);
@@ -459,7 +404,7 @@ static void got_target(struct forward *fw, const struct p9_msg *reply)
         p9_fail(fw->r, ESTALE); /* a directory changed its depth: this fid's is not sure any more; the path is looked up again */
         return;
     }
-    if (!guest_fs_rewrite_target(reply->Rreadlink.target.s, reply->Rreadlink.target.len, f->guest.depth ? f->guest.depth - 1 : 0, target, sizeof target)) {
+    if (!symlink_rewrite(reply->Rreadlink.target.s, reply->Rreadlink.target.len, f->guest.depth ? f->guest.depth - 1 : 0, target, sizeof target)) {
         p9_fail(fw->r, ENAMETOOLONG);
         return;
     }

@@ -192,7 +192,6 @@ void open_dir(struct p9_request *r, struct tree_fid *f);
 p9_handler guest_fs_walk, guest_fs_lopen, guest_fs_lcreate, guest_fs_xattrwalk;
 p9_handler guest_fs_pass; /* messages with one fid */
 p9_handler guest_fs_two;  /* rename, renameat, link */
-bool guest_fs_rewrite_target(const char *target, size_t len, uint32_t depth, char *out, size_t size);
 /* Makes r->newfid (or r->fid in place) stand for a fid of the guest. */
 void tree_install_guest(struct p9_request *r, struct sandbox *sb, const struct guest_fid *g);
 /* Runs `then` when the sandbox answers. */
