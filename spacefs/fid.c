@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define REWALKS_MAX 3u    /* a rename has two directories */
 #define SHRINK_SCAN 4096u /* pinned entries that one search for a victim passes by */
 
 static uint64_t ref_key(const struct node *n, uint32_t uid)
@@ -136,6 +137,28 @@ void fid_put(struct fid_ref *r)
         r->pins--;
 }
 
+/* No fid of this user on the way down to `n`, from the guest's root on, is any good. */
+static void void_way(struct fs *fs, struct node *n, uint32_t uid)
+{
+    for (; node_is_guest(n); n = n->parent) {
+        struct fid_ref *r = find(fs, n, uid);
+        if (!r)
+            continue;
+        fid_clunk(fs, r->generation, r->fid);
+        r->generation = 0;
+    }
+}
+
+int fid_finish(struct task *t, struct fid_ref *r, int rc)
+{
+    fid_put(r);
+    if (!r || rc != -ESTALE || !node_is_guest(r->node) || t->rewalks >= REWALKS_MAX)
+        return rc;
+    t->rewalks++;
+    void_way(t->fs, r->node, r->uid);
+    return TASK_STALE;
+}
+
 void fid_drop_all(struct fs *fs, struct node *n)
 {
     while (n->fids)
@@ -168,12 +191,13 @@ struct way {
     size_t count;
 };
 
-static void way_finish(struct fs *fs, struct way *w)
+static int way_finish(struct task *t, struct way *w, int rc)
 {
-    fid_put(w->from);
+    rc = fid_finish(t, w->from, rc);
     for (size_t i = 0; i < w->count; i++)
-        node_unref(fs, w->nodes[i]);
+        node_unref(t->fs, w->nodes[i]);
     free(w->nodes);
+    return rc;
 }
 
 static int way_find(struct task *t, struct node *n, uint32_t uid, struct way *w)
@@ -253,8 +277,7 @@ static int walk_to(struct task *t, struct node *n, uint32_t uid)
         else
             fid_clunk(fs, generation, fid);
     }
-    way_finish(fs, &w);
-    return rc;
+    return way_finish(t, &w, rc);
 }
 
 int fid_get(struct task *t, struct node *n, uint32_t uid, struct fid_ref **out)
@@ -268,9 +291,9 @@ int fid_get(struct task *t, struct node *n, uint32_t uid, struct fid_ref **out)
         int rc = conn_is_up(fs->conn) ? walk_to(t, n, uid) : TASK_UNSENT;
         if (rc == -ENFILE && tries == 0)
             fid_shrink(fs);
-        else if (rc < 0)
+        else if (rc < 0 && rc != TASK_STALE)
             return rc;
-        else if (tries > 2) /* there is no memory to keep it */
+        else if (tries > 4) /* there is no memory to keep it */
             return -ENOMEM;
     }
     r->pins++;

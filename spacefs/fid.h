@@ -31,6 +31,12 @@ int fid_get(struct task *t, struct node *n, uint32_t uid, struct fid_ref **out);
 /* NULL is fine. */
 void fid_put(struct fid_ref *r);
 
+/*
+ * fid_put after an operation on the fid that ended with `rc`, which is returned; except that -ESTALE for a guest's file becomes
+ * TASK_STALE a few times: the guest's session is another one by now, and the file may well be there when it is walked to anew.
+ */
+int fid_finish(struct task *t, struct fid_ref *r, int rc);
+
 /* Keeps `fid`, just walked to `n`, as (n, uid)'s fid, or clunks it when there already is one. */
 void fid_adopt(struct fs *fs, struct node *n, uint32_t uid, uint32_t fid, uint32_t generation);
 

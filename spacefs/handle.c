@@ -88,7 +88,7 @@ static int open_once(struct task *t, struct node *n, uint32_t uid, uint32_t flag
     call_end(attr);
     call_end(opening);
     call_end(walking);
-    fid_put(ref);
+    rc = fid_finish(t, ref, rc);
     if (rc < 0)
         fid_clunk(fs, generation, fid);
     else

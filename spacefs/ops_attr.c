@@ -44,8 +44,7 @@ static int getattr_once(struct req *r, struct p9_Rgetattr *out)
         rc = call_run(&r->task, &m, &reply);
     if (rc == 0)
         *out = reply.Rgetattr;
-    fid_put(ref);
-    return rc;
+    return fid_finish(&r->task, ref, rc);
 }
 
 static void reply_attr(struct req *r, const struct p9_Rgetattr *a)
@@ -141,8 +140,7 @@ static int setattr_once(struct req *r)
     int rc = attr_fid(r, &ref, &m.Tsetattr.fid);
     if (rc == 0 && m.Tsetattr.valid)
         rc = task_once(call_run(&r->task, &m, NULL));
-    fid_put(ref);
-    return rc;
+    return fid_finish(&r->task, ref, rc);
 }
 
 static void setattr(struct req *r)
@@ -247,7 +245,7 @@ static int ask(struct req *r, struct p9_msg *m, uint32_t *fid_field, struct p9_m
             *fid_field = ref->fid;
             rc = call_run(&r->task, m, reply);
         }
-        fid_put(ref);
+        rc = fid_finish(&r->task, ref, rc);
     } while (task_again(&r->task, &rc));
     return rc;
 }

@@ -46,7 +46,7 @@ int ops_walk_child(struct task *t, struct node *parent, uint32_t uid, const char
         out->attr = attr->reply.Rgetattr;
     call_end(attr);
     call_end(walking);
-    fid_put(ref);
+    rc = fid_finish(t, ref, rc);
     if (rc < 0 && !only_look)
         fid_clunk(fs, out->generation, out->fid);
     if (only_look)

@@ -169,7 +169,7 @@ static int create_once(struct req *r, struct created *out)
     call_end(attr);
     call_end(creating);
     call_end(walking);
-    fid_put(ref);
+    rc = fid_finish(t, ref, rc);
     if (rc < 0)
         fid_clunk(t->fs, generation, fid);
     return rc;

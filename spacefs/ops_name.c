@@ -41,8 +41,8 @@ static int send_named(struct req *r, struct p9_msg *m, uint32_t *dir_field, uint
                 *other_field = other->fid;
             rc = task_once(call_run(&r->task, m, NULL));
         }
-        fid_put(other);
-        fid_put(dir);
+        rc = fid_finish(&r->task, other, rc);
+        rc = fid_finish(&r->task, dir, rc);
     } while (task_again(&r->task, &rc));
     return rc;
 }

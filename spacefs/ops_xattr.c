@@ -53,9 +53,8 @@ static int get_once(struct req *r, struct value *out)
     }
     call_end(reading);
     call_end(walking);
-    fid_put(ref);
     fid_clunk(t->fs, generation, fid);
-    return rc;
+    return fid_finish(t, ref, rc);
 }
 
 static void note_capability(struct req *r, int rc)
@@ -178,7 +177,7 @@ static int set_once(struct req *r)
         rc = call_wait(creating);
     call_end(creating);
     call_end(walking);
-    fid_put(ref);
+    rc = fid_finish(t, ref, rc);
     if (rc == 0)
         rc = write_value(r, fid);
     if (rc == 0)

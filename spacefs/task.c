@@ -292,7 +292,7 @@ int call_run(struct task *t, struct p9_msg *m, struct p9_msg *out)
 
 bool task_again(struct task *t, int *rc)
 {
-    if (*rc != TASK_LOST && *rc != TASK_UNSENT)
+    if (*rc != TASK_LOST && *rc != TASK_UNSENT && *rc != TASK_STALE)
         return false;
     if (*rc == TASK_LOST && ++t->resends > RESENDS_MAX) {
         *rc = -EIO;

@@ -11,9 +11,9 @@
 
 /*
  * Results of calls that no server sends (they are no errno): the connection went while the call was in flight, or was not
- * there when it should have been sent. Operations that may be repeated do so (task_again); nobody else ever sees these numbers.
+ * there when it should have been sent, or the fid it named was void and has to be walked to again. Operations that may be repeated do so (task_again); nobody else ever sees these numbers.
  */
-enum { TASK_LOST = -10001, TASK_UNSENT = -10002 };
+enum { TASK_LOST = -10001, TASK_UNSENT = -10002, TASK_STALE = -10003 };
 
 /* A call that was interrupted and gets no answer even to its Tflush is left to itself after this time. */
 #define TASK_DETACH_MSEC 300u
@@ -34,7 +34,7 @@ struct task {
     uint64_t interrupt_at;
     pid_t tid;         /* thread that waits for the result, 0 when none or unknown */
     uint64_t deadline; /* of waiting for space-hostd (conn_wait); 0: did not wait yet */
-    unsigned resends;
+    unsigned resends, rewalks;
     struct task *next, **link;                         /* fs->tasks */
     struct task *next_interrupted, **link_interrupted; /* fs->interrupted */
 };
@@ -89,7 +89,7 @@ void call_end(struct call *c);
 int call_run(struct task *t, struct p9_msg *m, struct p9_msg *out);
 
 /*
- * True when an operation that may be repeated ended with *rc TASK_LOST or TASK_UNSENT and the connection is up again: repeat it.
+ * True when an operation that may be repeated ended with *rc TASK_LOST, TASK_UNSENT or TASK_STALE and the connection is up: repeat it.
  * Else false, and *rc is a negative errno or 0. A request that takes the server down with it is not sent a third time.
  */
 bool task_again(struct task *t, int *rc);
