@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/events.h"
+#include "hostd/isolate.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
@@ -17,9 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -126,18 +125,6 @@ static int open_stores(struct space *s, struct err *e)
     return rc == 0 ? jobs_load(s, e) : rc;
 }
 
-static int isolate(struct err *e)
-{
-    struct rlimit core = {0, 0};
-    umask(077);
-    setrlimit(RLIMIT_CORE, &core);
-    if (geteuid() == 0)
-        return err_set(e, EPERM, "space-hostd must not run as root: start it as the user of the configuration");
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
-        return err_sys(e, "give up privileges");
-    return 0;
-}
-
 static int run(const char *config_path, struct err *e)
 {
     static uv_timer_t barrier;
@@ -150,7 +137,7 @@ static int run(const char *config_path, struct err *e)
     s->co = co_sched_create(s->loop);
     int rc = config_load(config_path, &s->config, e);
     if (rc == 0)
-        rc = isolate(e);
+        rc = isolate(&s->config, e);
     s->slots = calloc(s->config.uid_count + 1u, 1);
     if (rc == 0)
         rc = open_stores(s, e);

@@ -156,7 +156,7 @@ int db_open(const char *path, struct db **out, struct err *e)
     if (sqlite3_open_v2(path, &db->sql, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         rc = err_set(e, EIO, "open the database %s: %s", path, sqlite3_errmsg(db->sql));
     if (rc == 0)
-        rc = run(db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA foreign_keys=ON", e);
+        rc = run(db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=ON", e);
     if (rc == 0)
         rc = migrate(db, e);
     if (rc == 0 && sqlite3_open_v2(path, &db->checkpointer, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
