@@ -11,9 +11,13 @@
 
 #define CALLER_GROUPS_MAX 64
 
+/* Requests of one attach that may wait at the same time; further ones get EAGAIN. Far below what a session holds (lib/9p: 16,384). */
+#define CALLER_WAITING_MAX 4096
+
 struct caller {
     unsigned refs;
     uint32_t uid, gid;
+    unsigned waiting; /* requests that wait for something */
     bool may_create; /* root, or in the configured group */
     int groups;
     gid_t group[CALLER_GROUPS_MAX];

@@ -52,6 +52,7 @@ static void gate_done(struct waiter *w, int rc, const struct err *e)
 {
     struct gate_pending g = *(struct gate_pending *)(void *)w;
     free(w);
+    fid_of(g.r->fid)->caller->waiting--;
     g.r->cancel = NULL;
     g.r->aux = NULL;
     if (rc < 0)
@@ -65,6 +66,7 @@ static void gate_cancel(struct p9_request *r)
 {
     struct gate_pending *g = r->aux;
     wait_remove(&g->w);
+    fid_of(r->fid)->caller->waiting--;
     sandbox_unref(g->sandbox);
     free(g);
     p9_fail(r, EINTR);
@@ -83,6 +85,7 @@ void guest_gate(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9
     *g = (struct gate_pending){.w.done = gate_done, .r = r, .sandbox = sandbox_ref(sb), .then = then};
     r->aux = g;
     r->cancel = gate_cancel;
+    fid_of(r->fid)->caller->waiting++;
     /* a crawl by root over everyone's sandboxes wakes nothing */
     sandbox_touch(sb, f->caller->uid != 0 || sb->row.owner == 0, &g->w);
 }
@@ -93,6 +96,7 @@ static void forward_cancel(struct p9_request *r)
 {
     struct forward *fw = r->aux;
     fw->r = NULL;
+    fid_of(r->fid)->caller->waiting--;
     if (fw->call)
         p9_call_cancel(fw->call);
     p9_fail(r, EINTR);
@@ -104,6 +108,7 @@ static void forward_done(void *user, int err, const struct p9_msg *reply)
     struct p9_request *r = fw->r;
     fw->call = NULL;
     if (r) {
+        fid_of(r->fid)->caller->waiting--;
         r->cancel = NULL;
         r->aux = NULL;
         if (err < 0)
@@ -134,6 +139,7 @@ static void forward_send(struct forward *fw, struct p9_msg *m)
     struct p9_client *c = guest_client(fw->guest, GUEST_FILES);
     fw->r->aux = fw;
     fw->r->cancel = forward_cancel;
+    fid_of(fw->r->fid)->caller->waiting++;
     fw->generation = p9_client_generation(c);
     fw->call = p9_client_call(c, m, forward_done, fw);
 }

@@ -103,6 +103,7 @@ static void pending_done(struct waiter *w, int rc, const struct err *e)
     struct p9_request *r = p->r;
     void (*then)(struct p9_request *) = p->then;
     free(p);
+    fid_of(r->fid)->caller->waiting--;
     r->cancel = NULL;
     r->aux = NULL;
     if (rc < 0)
@@ -117,6 +118,7 @@ static void pending_cancel(struct p9_request *r)
     struct pending *p = r->aux;
     wait_remove(&p->w);
     free(p);
+    fid_of(r->fid)->caller->waiting--;
     p9_fail(r, EINTR);
 }
 
@@ -128,6 +130,7 @@ struct pending *pending_new(struct p9_request *r, void (*then)(struct p9_request
     *p = (struct pending){.w.done = pending_done, .r = r, .then = then ? then : reply_write};
     r->aux = p;
     r->cancel = pending_cancel;
+    fid_of(r->fid)->caller->waiting++;
     return p;
 }
 

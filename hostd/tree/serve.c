@@ -589,16 +589,31 @@ static void on_remove(struct p9_request *r)
     p9_fail(r, EOPNOTSUPP); /* clients of 9P2000.L use unlinkat */
 }
 
+static p9_handler *const handlers[P9_TYPE_MAX] = {
+    [P9_Tattach] = on_attach,     [P9_Twalk] = on_walk,           [P9_Tlopen] = on_lopen,         [P9_Tread] = on_read,
+    [P9_Twrite] = on_write,       [P9_Tgetattr] = on_getattr,     [P9_Tsetattr] = on_setattr,     [P9_Tstatfs] = on_statfs,
+    [P9_Tlcreate] = on_lcreate,   [P9_Tsymlink] = on_symlink,     [P9_Tlink] = on_link,           [P9_Tmknod] = on_mknod,
+    [P9_Treadlink] = on_readlink, [P9_Txattrwalk] = on_xattrwalk, [P9_Txattrcreate] = on_xattrcreate,
+    [P9_Treaddir] = dir_readdir,  [P9_Tmkdir] = dir_mkdir,        [P9_Tunlinkat] = dir_unlinkat,  [P9_Trenameat] = dir_renameat,
+    [P9_Trename] = dir_rename,    [P9_Tfsync] = on_fsync,         [P9_Tlock] = on_lock,           [P9_Tgetlock] = on_getlock,
+    [P9_Tremove] = on_remove,
+};
+
+/* spacefs carries everyone's requests in one session: one user's waiting ones must not fill it. */
+static void dispatch(struct p9_request *r)
+{
+    const struct tree_fid *f = fid_of(r->fid);
+    if (f && f->caller->waiting >= CALLER_WAITING_MAX)
+        p9_fail(r, EAGAIN);
+    else
+        handlers[r->t->type](r);
+}
+
+#define D(type) [P9_##type] = dispatch
 const struct p9_backend tree_backend = {
-    .on =
-        {
-            [P9_Tattach] = on_attach,     [P9_Twalk] = on_walk,           [P9_Tlopen] = on_lopen,         [P9_Tread] = on_read,
-            [P9_Twrite] = on_write,       [P9_Tgetattr] = on_getattr,     [P9_Tsetattr] = on_setattr,     [P9_Tstatfs] = on_statfs,
-            [P9_Tlcreate] = on_lcreate,   [P9_Tsymlink] = on_symlink,     [P9_Tlink] = on_link,           [P9_Tmknod] = on_mknod,
-            [P9_Treadlink] = on_readlink, [P9_Txattrwalk] = on_xattrwalk, [P9_Txattrcreate] = on_xattrcreate,
-            [P9_Treaddir] = dir_readdir,  [P9_Tmkdir] = dir_mkdir,        [P9_Tunlinkat] = dir_unlinkat,  [P9_Trenameat] = dir_renameat,
-            [P9_Trename] = dir_rename,    [P9_Tfsync] = on_fsync,         [P9_Tlock] = on_lock,           [P9_Tgetlock] = on_getlock,
-            [P9_Tremove] = on_remove,
-        },
+    .on = {D(Tattach), D(Twalk), D(Tlopen), D(Tread), D(Twrite), D(Tgetattr), D(Tsetattr), D(Tstatfs), D(Tlcreate), D(Tsymlink), D(Tlink), D(Tmknod),
+           D(Treadlink), D(Txattrwalk), D(Txattrcreate), D(Treaddir), D(Tmkdir), D(Tunlinkat), D(Trenameat), D(Trename), D(Tfsync), D(Tlock),
+           D(Tgetlock), D(Tremove)},
     .fid_free = tree_fid_free,
 };
+#undef D
