@@ -78,6 +78,10 @@ void sandbox_set_state(struct sandbox *sb, enum sandbox_state state, const char 
                   state_name(state));
         return;
     }
+    if (sandbox_state(sb) == state) { /* the row may hold more than the state */
+        sandbox_save(sb, NULL);
+        return;
+    }
     sb->row.state = state;
     sb->row.changed = space_now();
     db_begin(sb->space->db);
