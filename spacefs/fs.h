@@ -20,6 +20,7 @@ struct node;
 struct session;
 struct task;
 struct watcher;
+struct worker;
 
 /* Requests under way, of everyone and of one uid. hostd's session takes 16,384 at once and then reads nothing more; below that
  * one user's blocked reads are that user's only. */
@@ -46,6 +47,8 @@ struct fs {
 
     /* task.c */
     struct task *tasks; /* all that are alive */
+    struct worker *idle_workers;
+    unsigned idle_count;
     struct task *interrupted;
     uv_timer_t interrupt_timer;
 

@@ -18,11 +18,50 @@
 
 #define INTERRUPT_TICK_MSEC 20u
 #define RESENDS_MAX         2u
+#define IDLE_WORKERS        32u
 
-static void run(void *arg)
+/* A coroutine that runs one task after the other: making its stack costs more than most requests. */
+struct worker {
+    struct worker *next; /* fs->idle_workers */
+    struct fs *fs;
+    struct co *co;
+    struct task *task;
+};
+
+static void work(void *arg)
 {
-    struct task *t = arg;
-    t->fn(t);
+    struct worker *w = arg;
+    struct fs *fs = w->fs;
+    for (;;) {
+        w->task->fn(w->task);
+        w->task = NULL;
+        if (fs->idle_count >= IDLE_WORKERS)
+            break;
+        w->co = co_self(fs->co);
+        w->next = fs->idle_workers;
+        fs->idle_workers = w;
+        fs->idle_count++;
+        co_wait_uncancellable(fs->co);
+    }
+    free(w);
+}
+
+static void run(struct fs *fs, struct task *t)
+{
+    struct worker *w = fs->idle_workers;
+    if (w) {
+        fs->idle_workers = w->next;
+        fs->idle_count--;
+        w->task = t;
+        co_wake(w->co, 0);
+        return;
+    }
+    w = calloc(1, sizeof *w);
+    if (!w)
+        abort();
+    w->fs = fs;
+    w->task = t;
+    co_spawn(fs->co, work, w);
 }
 
 void task_start(struct fs *fs, struct task *t, void (*fn)(struct task *t))
@@ -34,7 +73,7 @@ void task_start(struct fs *fs, struct task *t, void (*fn)(struct task *t))
     if (t->next)
         t->next->link = &t->next;
     fs->tasks = t;
-    co_spawn(fs->co, run, t);
+    run(fs, t);
 }
 
 void task_finish(struct task *t)
