@@ -19,7 +19,7 @@ struct stream_ops {
 /* Takes ownership of `fd` (closed even on failure). Reading starts at once. NULL with errno when libuv refuses. */
 struct stream *stream_open(uv_loop_t *loop, int fd, const struct stream_ops *ops, void *user);
 
-/* Queues a malloc'ed buffer; ownership passes. Writes at once when nothing is queued. Signature fits p9_transport.send. */
+/* Queues a malloc'ed buffer; ownership passes. Small ones are written when the loop is about to wait, large ones at once. Signature fits p9_transport.send. */
 void stream_send(void *stream, void *buf, size_t len);
 
 /* Stops and restarts reading. */
