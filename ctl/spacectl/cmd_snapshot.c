@@ -17,7 +17,7 @@ static const struct option_def ls_options[] = {
 
 static const struct column columns[] = {
     {"snapshot", COLUMN_TEXT}, {"state", COLUMN_TEXT}, {"kind", COLUMN_TEXT},
-    {"size", COLUMN_TEXT},     {"delta", COLUMN_TEXT}, {"created", COLUMN_TEXT},
+    {"size", COLUMN_SIZE},     {"delta", COLUMN_SIZE}, {"created", COLUMN_TEXT},
     {"head", COLUMN_TEXT},     {NULL, COLUMN_TEXT},
 };
 

@@ -38,7 +38,7 @@ static const struct option_def ls_options[] = {
 };
 
 static const struct column columns[] = {
-    {"template", COLUMN_TEXT}, {"state", COLUMN_TEXT}, {"size", COLUMN_TEXT},
+    {"template", COLUMN_TEXT}, {"state", COLUMN_TEXT}, {"size", COLUMN_SIZE},
     {"share", COLUMN_TEXT},    {"owner", COLUMN_TEXT}, {"created", COLUMN_TEXT},
     {"id", COLUMN_TEXT},       {NULL, COLUMN_TEXT},
 };

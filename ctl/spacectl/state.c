@@ -11,6 +11,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#define STATE_MAX 64
+
+static bool on_the_way(const char *state)
+{
+    static const char *const names[] = {"creating", "starting", "restoring"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(state, names[i]))
+            return true;
+    return false;
+}
+
 int state_verb(const struct tree *t, const char *name, const char *verb, struct err *e)
 {
     char path[TREE_PATH_MAX], line[32];
@@ -34,32 +45,34 @@ static int failed(const struct tree *t, const char *name, const char *state, str
                    *text ? ": " : "", text);
 }
 
-int state_wait_running(const struct tree *t, const char *name, struct err *e)
+/* Reads the state, and while it is on the way waits (at most a second) for the next one. 0 or
+ * -errno. */
+static int read_state(const struct tree *t, const char *path, char state[STATE_MAX], struct err *e)
 {
-    static const char *const on_the_way[] = {"creating", "starting", "restoring"};
-    char path[TREE_PATH_MAX], state[64];
-    int rc = tree_path(path, e, "sandboxes/%s/state", name);
-    if (rc < 0)
-        return rc;
     AUTO_CLOSE int fd = tree_file(t, path, O_RDONLY, e);
     if (fd < 0)
         return fd;
-    for (;;) {
-        ssize_t n = pread(fd, state, sizeof state - 1, 0);
-        if (n < 0)
-            return tree_fail(t, errno, "read", path, e);
-        while (n && state[n - 1] == '\n')
-            n--;
-        state[n] = 0;
-        if (!strcmp(state, "running"))
-            return 0;
-        bool waiting = false;
-        for (size_t i = 0; i < sizeof on_the_way / sizeof *on_the_way; i++)
-            waiting = waiting || !strcmp(state, on_the_way[i]);
-        if (!waiting)
-            return failed(t, name, state, e);
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, 1000) < 0) /* the limit is only a net under a missed wake-up */
-            return err_sys(e, "waiting for %s", name);
-    }
+    ssize_t n = read(fd, state, STATE_MAX - 1);
+    if (n < 0)
+        return tree_fail(t, errno, "read", path, e);
+    while (n && state[n - 1] == '\n')
+        n--;
+    state[n] = 0;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (on_the_way(state) && poll(&p, 1, 1000) < 0)
+        return err_sys(e, "waiting for %s", path);
+    return 0;
+}
+
+int state_wait_running(const struct tree *t, const char *name, struct err *e)
+{
+    char path[TREE_PATH_MAX], state[STATE_MAX];
+    int rc = tree_path(path, e, "sandboxes/%s/state", name);
+    do {
+        if (rc >= 0)
+            rc = read_state(t, path, state, e);
+    } while (rc >= 0 && on_the_way(state));
+    if (rc < 0)
+        return rc;
+    return strcmp(state, "running") ? failed(t, name, state, e) : 0;
 }

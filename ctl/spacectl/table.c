@@ -102,7 +102,7 @@ static void json_cell(FILE *out, enum column_kind kind, const char *cell)
     uint64_t number;
     if (!cell)
         fputs("null", out);
-    else if (kind == COLUMN_NUMBER && str_parse_u64(cell, UINT64_MAX, &number) == 0)
+    else if (kind != COLUMN_TEXT && str_parse_u64(cell, UINT64_MAX, &number) == 0)
         fprintf(out, "%llu", (unsigned long long)number);
     else
         json_string(out, cell);
@@ -126,10 +126,22 @@ static void print_json(const struct table *t, FILE *out)
     fputs(t->cell_count ? "\n]\n" : "]\n", out);
 }
 
-static void print_cell(FILE *out, const char *cell, int width, bool heading)
+/* What people see of a cell; may be in `buf`. */
+static const char *shown(enum column_kind kind, const char *cell, char buf[24])
+{
+    uint64_t bytes;
+    if (!cell || !*cell)
+        return "-";
+    return kind == COLUMN_SIZE && str_parse_u64(cell, UINT64_MAX, &bytes) == 0
+               ? str_format_size(bytes, buf)
+               : cell;
+}
+
+/* Padded to `width`, unless that is 0: nothing follows then. */
+static void print_cell(FILE *out, const char *text, int width, bool heading)
 {
     int n = 0;
-    for (const char *p = cell ? cell : "-"; *p; p++, n++) {
+    for (const char *p = text; *p; p++, n++) {
         unsigned char c = (unsigned char)*p;
         putc(heading ? toupper(c) : c < 0x20 || c == 0x7f ? '?' : c, out);
     }
@@ -137,24 +149,33 @@ static void print_cell(FILE *out, const char *cell, int width, bool heading)
         fprintf(out, "%*s", width - n + 2, "");
 }
 
-static void print_text(const struct table *t, FILE *out)
+static void measure(const struct table *t, int width[TABLE_COLUMNS_MAX])
 {
-    int width[TABLE_COLUMNS_MAX] = {0};
+    char buf[24];
     size_t columns = (size_t)t->column_count;
     for (size_t i = 0; i < columns; i++)
         width[i] = (int)strlen(t->columns[i].name);
     for (size_t i = 0; i < t->cell_count; i++) {
-        int len = t->cells[i] ? (int)strlen(t->cells[i]) : 1;
+        int len = (int)strlen(shown(t->columns[i % columns].kind, t->cells[i], buf));
         if (len > width[i % columns])
             width[i % columns] = len;
     }
+    width[columns - 1] = 0;
+}
+
+static void print_text(const struct table *t, FILE *out)
+{
+    int width[TABLE_COLUMNS_MAX] = {0};
+    char buf[24];
+    size_t columns = (size_t)t->column_count;
+    measure(t, width);
     for (size_t i = 0; i < columns; i++)
-        print_cell(out, t->columns[i].name, i + 1 < columns ? width[i] : 0, true);
+        print_cell(out, t->columns[i].name, width[i], true);
     putc('\n', out);
     for (size_t i = 0; i < t->cell_count; i++) {
-        bool last = i % columns + 1 == columns;
-        print_cell(out, t->cells[i], last ? 0 : width[i % columns], false);
-        if (last)
+        print_cell(out, shown(t->columns[i % columns].kind, t->cells[i], buf), width[i % columns],
+                   false);
+        if (i % columns + 1 == columns)
             putc('\n', out);
     }
 }

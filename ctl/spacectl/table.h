@@ -11,7 +11,11 @@
 
 struct table;
 
-enum column_kind { COLUMN_TEXT, COLUMN_NUMBER /* in JSON not quoted, when it is one */ };
+enum column_kind {
+    COLUMN_TEXT,
+    COLUMN_NUMBER, /* in JSON not quoted, when it is one */
+    COLUMN_SIZE,   /* bytes: a number in JSON, 10G for people */
+};
 
 struct column {
     const char *name; /* JSON key; in capitals the heading */

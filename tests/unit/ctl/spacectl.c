@@ -107,14 +107,14 @@ static void options_refuse_mistakes(void)
 }
 
 static const struct column columns[] = {
-    {"name", COLUMN_TEXT}, {"n", COLUMN_NUMBER}, {NULL, COLUMN_TEXT}};
+    {"name", COLUMN_TEXT}, {"n", COLUMN_NUMBER}, {"s", COLUMN_SIZE}, {NULL, COLUMN_TEXT}};
 
 static void table_text(bool json, char out[512])
 {
     struct table *t = table_create(columns);
-    table_add(t, (const char *const[]){"a\x1b\"\\", "12"});
-    table_add(t, (const char *const[]){"\xc3\xa4\xff", NULL});
-    table_add(t, (const char *const[]){"\xed\xa0\x80", "x"});
+    table_add(t, (const char *const[]){"a\x1b\"\\", "12", "10737418240"});
+    table_add(t, (const char *const[]){"\xc3\xa4\xff", NULL, ""});
+    table_add(t, (const char *const[]){"\xed\xa0\x80", "x", "128M"});
     FILE *f = fmemopen(out, 512, "w");
     table_print(t, json, f);
     fclose(f);
@@ -125,11 +125,12 @@ static void tables_print_both_forms(void)
 {
     char out[512];
     table_text(false, out);
-    TEXT("NAME  N\na?\"\\  12\n\xc3\xa4\xff   -\n\xed\xa0\x80   x\n", out);
+    TEXT("NAME  N   S\na?\"\\  12  10G\n\xc3\xa4\xff   -   -\n\xed\xa0\x80   x   128M\n", out);
     table_text(true, out);
-    TEXT("[\n {\"name\": \"a\\u001b\\\"\\\\\", \"n\": 12},\n {\"name\": \"\xc3\xa4\\ufffd\", "
-         "\"n\": null},\n"
-         " {\"name\": \"\\ufffd\\ufffd\\ufffd\", \"n\": \"x\"}\n]\n",
+    TEXT("[\n {\"name\": \"a\\u001b\\\"\\\\\", \"n\": 12, \"s\": 10737418240},\n {\"name\": "
+         "\"\xc3\xa4\\ufffd\", "
+         "\"n\": null, \"s\": \"\"},\n"
+         " {\"name\": \"\\ufffd\\ufffd\\ufffd\", \"n\": \"x\", \"s\": \"128M\"}\n]\n",
          out);
 }
 
