@@ -16,9 +16,8 @@ static const struct option_def ls_options[] = {
 };
 
 static const struct column columns[] = {
-    {"snapshot", COLUMN_TEXT}, {"state", COLUMN_TEXT}, {"kind", COLUMN_TEXT},
-    {"size", COLUMN_SIZE},     {"delta", COLUMN_SIZE}, {"created", COLUMN_TEXT},
-    {"head", COLUMN_TEXT},     {NULL, COLUMN_TEXT},
+    {"snapshot", COLUMN_TEXT}, {"state", COLUMN_TEXT}, {"kind", COLUMN_TEXT}, {"size", COLUMN_SIZE},
+    {"created", COLUMN_TEXT},  {"head", COLUMN_TEXT},  {NULL, COLUMN_TEXT},
 };
 
 /* snapshots/NAME/SNAP, both checked. */
