@@ -216,3 +216,45 @@ def as_uid(uid, *argv):
     """Exit status of a program that runs as `uid`, with no rights."""
     return subprocess.run(["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", *argv], check=False,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT).returncode
+
+
+def tests(namespace, env):
+    """Runs every test_NAME(env) in the order of the file; reports each, and ends with status 1 when one failed."""
+    import traceback
+    failed = 0
+    for name, test in list(namespace.items()):
+        if not name.startswith("test_"):
+            continue
+        start = time.monotonic()
+        try:
+            test(env)
+            verdict = "ok  "
+        except Exception:
+            traceback.print_exc()
+            verdict = "FAIL"
+            failed += 1
+        print(f"{verdict} {name[5:].replace('_', ' ')} ({time.monotonic() - start:.2f} s)", flush=True)
+        if env.noded and env.noded.poll() is not None:
+            print(f"FAIL space-noded ended with {env.noded.returncode}: {env.log()[-3000:]}")
+            sys.exit(1)
+    if "Sanitizer" in env.log() or "runtime error" in env.log():
+        print(env.log()[-6000:])
+        failed += 1
+    if failed:
+        sys.exit(1)
+
+
+def eq(want, got, what="value"):
+    assert want == got, f"{what}: want {want!r}, got {got!r}"
+
+
+def fails(error, what, *args, **fields):
+    """The call fails with this errno, and its sentence says something."""
+    import wire
+    try:
+        what(*args, **fields)
+    except wire.Failed as e:
+        assert e.errno == error, f"want {os.strerror(error)}, got {e}"
+        assert len(e.sentence) > 10, f"no sentence: {e.sentence!r}"
+        return e.sentence
+    raise AssertionError(f"want {os.strerror(error)}, but it succeeded: {args} {fields}")
