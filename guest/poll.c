@@ -57,11 +57,11 @@ void poll_timer_stop(struct poll_timer *t)
         p9_link_remove(&t->link);
 }
 
-static int timeout(const struct poll_loop *l)
+static int timeout(struct poll_loop *l)
 {
     uint64_t now = poll_now(), least = UINT64_MAX;
-    for (const struct p9_link *i = l->timers.next; i != &l->timers; i = i->next) {
-        const struct poll_timer *t = p9_link_entry(i, const struct poll_timer, link);
+    for (struct p9_link *i = l->timers.next; i != &l->timers; i = i->next) {
+        const struct poll_timer *t = p9_link_entry(i, struct poll_timer, link);
         if (t->due < least)
             least = t->due;
     }

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tree on space.0: see control.h.
+//
+// A fid is a node: one of the table's kinds, and for those below /jobs/ID the job, which it keeps alive. What `info` and `activity` say is made
+// when they are opened, so that several reads fit together.
+#include "guest/control.h"
+
+#include "base/str.h"
+#include "guest/agent.h"
+#include "guest/ctl.h"
+#include "guest/spawn.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#define QID_JOB_SHIFT 4 /* a job's qids are its id + 1, and the kind's number */
+
+enum kind { TOP, INFO, CTL, ACTIVITY, SPAWN, JOBS, JOB, JOB_STDIN, JOB_EOF, JOB_STDOUT, JOB_STDERR, JOB_WAIT, JOB_SIGNAL, JOB_TTY, KINDS };
+
+struct node {
+    enum kind kind;
+    struct job *job; /* a reference, for kinds from JOB on */
+    char *text;      /* of an opened INFO or ACTIVITY */
+};
+
+/* ---- contents ---- */
+
+static char *info_text(struct agent *a)
+{
+    struct utsname u;
+    char boot[64] = "", *text = NULL;
+    int fd = openat(a->root.proc, "sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, boot, sizeof boot - 1);
+    if (fd >= 0)
+        close(fd);
+    boot[n > 0 ? strcspn(boot, "\n") : 0] = 0;
+    char hex[40];
+    size_t len = 0;
+    for (const char *s = boot; *s && len < sizeof hex - 1; s++)
+        if (*s != '-')
+            hex[len++] = *s;
+    hex[len] = 0;
+    uname(&u);
+    return asprintf(&text, "protocol 1\nagent %s\nkernel %s\nboot-id %s\n", SPACE_VERSION, u.release, hex) < 0 ? NULL : text;
+}
+
+static uint64_t cpu_usec(const struct agent *a)
+{
+    char line[256] = "";
+    unsigned long long user, nice, system, idle, iowait, irq, softirq;
+    if (pread(a->root.stat, line, sizeof line - 1, 0) <= 0)
+        return 0;
+    if (sscanf(line, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait, &irq, &softirq) != 7)
+        return 0;
+    return (user + nice + system + irq + softirq) * 1000000 / (uint64_t)sysconf(_SC_CLK_TCK);
+}
+
+static char *activity_text(struct agent *a)
+{
+    char *text = NULL;
+    return asprintf(&text, "cpu_usec %" PRIu64 "\njobs %u\nuptime_msec %" PRIu64 "\n", cpu_usec(a), a->jobs.running, poll_now()) < 0 ? NULL : text;
+}
+
+static void reply_text(struct p9_request *r, const char *text)
+{
+    size_t n = strlen(text), at = r->t->Tread.offset < n ? (size_t)r->t->Tread.offset : n;
+    struct p9_msg m = {0};
+    m.Rread.data.p = text + at;
+    m.Rread.data.len = (uint32_t)(n - at < r->t->Tread.count ? n - at : r->t->Tread.count);
+    p9_reply(r, &m);
+}
+
+static void reply_written(struct p9_request *r, int rc)
+{
+    struct p9_msg m = {0};
+    m.Rwrite.count = r->t->Twrite.data.len;
+    if (rc < 0)
+        p9_fail(r, -rc);
+    else
+        p9_reply(r, &m);
+}
+
+/* ---- one function a kind and direction ---- */
+
+static void read_text(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)a;
+    reply_text(r, n->text);
+}
+
+static void read_output(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)a;
+    stream_read(&n->job->output[n->kind == JOB_STDERR], r);
+}
+
+static void read_wait(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)a;
+    job_wait(n->job, r);
+}
+
+static void write_ctl(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)n;
+    ctl_write(a, r);
+}
+
+static void write_spawn(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)n;
+    if (power_going(&a->power))
+        p9_fail(r, ESHUTDOWN);
+    else
+        jobs_spawn(&a->jobs, r);
+}
+
+static void write_stdin(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)a;
+    input_write(&n->job->input, r);
+}
+
+static void write_eof(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)a;
+    input_eof(&n->job->input);
+    reply_written(r, 0);
+}
+
+static void write_signal(struct agent *a, struct node *n, struct p9_request *r)
+{
+    const struct p9_data *d = &r->t->Twrite.data;
+    char text[16] = "";
+    uint64_t sig;
+    (void)a;
+    if (d->len < sizeof text)
+        memcpy(text, d->p, d->len);
+    reply_written(r, str_parse_u64(str_trim(text), 1000, &sig) < 0 ? -EINVAL : job_signal(n->job, (int)sig));
+}
+
+static void write_tty(struct agent *a, struct node *n, struct p9_request *r)
+{
+    const struct p9_data *d = &r->t->Twrite.data;
+    unsigned short columns, rows;
+    int rc = spawn_parse_size(d->p, d->len, &columns, &rows);
+    (void)a;
+    reply_written(r, rc < 0 ? rc : job_resize(n->job, columns, rows));
+}
+
+static const struct {
+    const char *name; /* NULL: named by number */
+    enum kind parent;
+    mode_t mode;
+    void (*read)(struct agent *a, struct node *n, struct p9_request *r);
+    void (*write)(struct agent *a, struct node *n, struct p9_request *r);
+    char *(*text)(struct agent *a);
+} kinds[KINDS] = {
+    [TOP] = {"/", TOP, S_IFDIR | 0500, NULL, NULL, NULL},
+    [INFO] = {"info", TOP, S_IFREG | 0400, read_text, NULL, info_text},
+    [CTL] = {"ctl", TOP, S_IFREG | 0200, NULL, write_ctl, NULL},
+    [ACTIVITY] = {"activity", TOP, S_IFREG | 0400, read_text, NULL, activity_text},
+    [SPAWN] = {"spawn", TOP, S_IFREG | 0200, NULL, write_spawn, NULL},
+    [JOBS] = {"jobs", TOP, S_IFDIR | 0700, NULL, NULL, NULL},
+    [JOB] = {NULL, JOBS, S_IFDIR | 0500, NULL, NULL, NULL},
+    [JOB_STDIN] = {"stdin", JOB, S_IFREG | 0200, NULL, write_stdin, NULL},
+    [JOB_EOF] = {"eof", JOB, S_IFREG | 0200, NULL, write_eof, NULL},
+    [JOB_STDOUT] = {"stdout", JOB, S_IFREG | 0400, read_output, NULL, NULL},
+    [JOB_STDERR] = {"stderr", JOB, S_IFREG | 0400, read_output, NULL, NULL},
+    [JOB_WAIT] = {"wait", JOB, S_IFREG | 0400, read_wait, NULL, NULL},
+    [JOB_SIGNAL] = {"signal", JOB, S_IFREG | 0200, NULL, write_signal, NULL},
+    [JOB_TTY] = {"tty", JOB, S_IFREG | 0200, NULL, write_tty, NULL},
+};
+
+/* ---- nodes ---- */
+
+static struct node *node_of(const struct p9_fid *f)
+{
+    return f->aux;
+}
+
+static struct p9_qid qid_of(enum kind kind, const struct job *j)
+{
+    uint64_t job = kind >= JOB ? j->id + 1 : 0;
+    return (struct p9_qid){.type = S_ISDIR(kinds[kind].mode) ? P9_QTDIR : P9_QTFILE, .path = job << QID_JOB_SHIFT | kind};
+}
+
+static struct node *node_new(enum kind kind, struct job *j)
+{
+    struct node *n = calloc(1, sizeof *n);
+    if (n)
+        *n = (struct node){kind, j ? job_ref(j) : NULL, NULL};
+    return n;
+}
+
+static void node_free(struct node *n)
+{
+    if (n->job)
+        job_unref(n->job);
+    free(n->text);
+    free(n);
+}
+
+static struct job *find_job(struct agent *a, struct p9_str name)
+{
+    char text[24];
+    uint64_t id;
+    if (name.len >= sizeof text)
+        return NULL;
+    memcpy(text, name.s, name.len);
+    text[name.len] = 0;
+    return str_parse_u64(text, SPAWN_ID_MAX, &id) < 0 ? NULL : jobs_find(&a->jobs, id);
+}
+
+/* One step down or up. */
+static bool step(struct agent *a, enum kind *kind, struct job **j, struct p9_str name)
+{
+    if (p9_str_eq(name, "..")) {
+        *kind = kinds[*kind].parent;
+        *j = *kind >= JOB ? *j : NULL;
+        return true;
+    }
+    if (*kind == JOBS) {
+        *j = find_job(a, name);
+        *kind = JOB;
+        return *j != NULL;
+    }
+    for (enum kind k = INFO; k < KINDS; k++)
+        if (kinds[k].name && kinds[k].parent == *kind && p9_str_eq(name, kinds[k].name)) {
+            *kind = k;
+            return true;
+        }
+    return false;
+}
+
+/* ---- messages ---- */
+
+static void on_attach(struct p9_request *r)
+{
+    struct p9_msg m = {0};
+    if (!p9_str_eq(r->t->Tattach.aname, "control")) {
+        p9_fail(r, ENOENT);
+        return;
+    }
+    r->fid->aux = node_new(TOP, NULL);
+    m.Rattach.qid = qid_of(TOP, NULL);
+    if (r->fid->aux)
+        p9_reply(r, &m);
+    else
+        p9_fail(r, ENOMEM);
+}
+
+static void on_walk(struct p9_request *r)
+{
+    const struct p9_names *names = &r->t->Twalk.names;
+    enum kind kind = node_of(r->fid)->kind;
+    struct job *j = node_of(r->fid)->job;
+    struct p9_msg m = {0};
+    while (m.Rwalk.qids.n < names->n && step(r->user, &kind, &j, names->v[m.Rwalk.qids.n]))
+        m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(kind, j);
+    if (m.Rwalk.qids.n == names->n) {
+        struct node *n = node_new(kind, j);
+        if (!n) {
+            p9_fail(r, ENOMEM);
+            return;
+        }
+        if (r->newfid == r->fid)
+            node_free(r->fid->aux);
+        r->newfid->aux = n;
+    }
+    p9_reply(r, &m);
+}
+
+static int check_open(const struct node *n, uint32_t flags)
+{
+    uint32_t access = flags & P9_ACCMODE;
+    if (S_ISDIR(kinds[n->kind].mode))
+        return access == P9_RDONLY ? 0 : EISDIR;
+    if ((access != P9_WRONLY && !kinds[n->kind].read) || (access != P9_RDONLY && !kinds[n->kind].write))
+        return EACCES;
+    return 0;
+}
+
+static void on_lopen(struct p9_request *r)
+{
+    struct node *n = node_of(r->fid);
+    struct p9_msg m = {0};
+    int code = check_open(n, r->t->Tlopen.flags);
+    if (code == 0 && kinds[n->kind].text && !(n->text = kinds[n->kind].text(r->user)))
+        code = ENOMEM;
+    if (code) {
+        p9_fail(r, code);
+        return;
+    }
+    m.Rlopen.qid = qid_of(n->kind, n->job);
+    p9_reply(r, &m);
+}
+
+static void on_read(struct p9_request *r)
+{
+    struct node *n = node_of(r->fid);
+    if (!r->fid->opened || !kinds[n->kind].read)
+        p9_fail(r, r->fid->opened ? EISDIR : EBADF);
+    else
+        kinds[n->kind].read(r->user, n, r);
+}
+
+static void on_write(struct p9_request *r)
+{
+    struct node *n = node_of(r->fid);
+    if (!r->fid->opened || !kinds[n->kind].write)
+        p9_fail(r, EBADF);
+    else
+        kinds[n->kind].write(r->user, n, r);
+}
+
+static void on_getattr(struct p9_request *r)
+{
+    struct node *n = node_of(r->fid);
+    struct p9_msg m = {0};
+    m.Rgetattr.valid = P9_GETATTR_BASIC;
+    m.Rgetattr.qid = qid_of(n->kind, n->job);
+    m.Rgetattr.mode = kinds[n->kind].mode;
+    m.Rgetattr.nlink = 1;
+    m.Rgetattr.blksize = 4096;
+    p9_reply(r, &m);
+}
+
+/* Offsets are a kind's number, or for jobs their id + 1, in ascending order of what is listed. */
+struct listing {
+    char *buf;
+    size_t size, len;
+};
+
+static bool list_one(struct listing *l, enum kind kind, const struct job *j, uint64_t offset)
+{
+    char name[24];
+    snprintf(name, sizeof name, "%" PRIu64, j ? j->id : 0);
+    struct p9_dirent d = {.qid = qid_of(kind, j), .offset = offset, .type = S_ISDIR(kinds[kind].mode) ? DT_DIR : DT_REG};
+    d.name = p9_str_of(kinds[kind].name ? kinds[kind].name : name);
+    return p9_dirent_pack(l->buf, l->size, &l->len, &d) == 0;
+}
+
+/* The job with the least id above `after`; n is at most JOBS_MAX. */
+static struct job *next_job(struct jobs *js, uint64_t after, bool first)
+{
+    struct job *best = NULL;
+    for (struct p9_link *i = js->all.next; i != &js->all; i = i->next) {
+        struct job *j = p9_link_entry(i, struct job, all);
+        if (j->state != JOB_STARTING && (first || j->id > after) && (!best || j->id < best->id))
+            best = j;
+    }
+    return best;
+}
+
+static void list(struct agent *a, const struct node *n, uint64_t offset, struct listing *l)
+{
+    if (n->kind == JOBS) {
+        struct job *j = next_job(&a->jobs, offset - 1, offset == 0);
+        while (j && list_one(l, JOB, j, j->id + 1))
+            j = next_job(&a->jobs, j->id, false);
+        return;
+    }
+    for (uint64_t k = offset + 1; k < KINDS; k++)
+        if (kinds[k].parent == n->kind && k != JOB && !list_one(l, (enum kind)k, n->job, k))
+            return;
+}
+
+static void on_readdir(struct p9_request *r)
+{
+    const struct node *n = node_of(r->fid);
+    struct listing l = {.size = r->t->Treaddir.count};
+    struct p9_msg m = {0};
+    if (!r->fid->opened || !S_ISDIR(kinds[n->kind].mode)) {
+        p9_fail(r, r->fid->opened ? ENOTDIR : EBADF);
+        return;
+    }
+    l.buf = malloc(l.size ? l.size : 1);
+    if (!l.buf) {
+        p9_fail(r, ENOMEM);
+        return;
+    }
+    list(r->user, n, r->t->Treaddir.offset, &l);
+    m.Rreaddir.data.p = l.buf;
+    m.Rreaddir.data.len = (uint32_t)l.len;
+    p9_reply(r, &m);
+    free(l.buf);
+}
+
+static void on_unlinkat(struct p9_request *r)
+{
+    struct p9_msg m = {0};
+    if (node_of(r->fid)->kind != JOBS) {
+        p9_fail(r, EPERM);
+        return;
+    }
+    struct job *j = find_job(r->user, r->t->Tunlinkat.name);
+    if (!j) {
+        p9_fail(r, ENOENT);
+        return;
+    }
+    job_forget(j);
+    p9_reply(r, &m);
+}
+
+/* A size of 0 comes before writes of programs that open with O_TRUNC. */
+static void on_setattr(struct p9_request *r)
+{
+    struct p9_msg m = {0};
+    if (r->t->Tsetattr.valid & (P9_SETATTR_MODE | P9_SETATTR_UID | P9_SETATTR_GID))
+        p9_fail(r, EPERM);
+    else
+        p9_reply(r, &m);
+}
+
+static void on_fsync(struct p9_request *r)
+{
+    struct p9_msg m = {0};
+    p9_reply(r, &m);
+}
+
+static void fid_free(void *user, struct p9_fid *f)
+{
+    (void)user;
+    node_free(f->aux);
+}
+
+const struct p9_backend *control_backend(void)
+{
+    static const struct p9_backend backend = {
+        .on = {[P9_Tattach] = on_attach, [P9_Twalk] = on_walk, [P9_Tlopen] = on_lopen, [P9_Tread] = on_read, [P9_Twrite] = on_write,
+               [P9_Tgetattr] = on_getattr, [P9_Treaddir] = on_readdir, [P9_Tunlinkat] = on_unlinkat, [P9_Tsetattr] = on_setattr,
+               [P9_Tfsync] = on_fsync},
+        .fid_free = fid_free,
+    };
+    return &backend;
+}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boots a guest with space-daemon under QEMU's emulation, without any other part of spacefs. For tests."""
+
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import p9  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.abspath(f"{HERE}/../..")
+BUILD = os.environ.get("BUILD", f"{SOURCE}/build")
+DAEMON = f"{BUILD}/guest/space-daemon"
+CMDLINE = re.search(r'#define CMDLINE "(.*)"', open(f"{SOURCE}/hostd/noded/domain_xml.c", encoding="utf-8").read())[1] + " mitigations=off"
+
+
+def guest_files():
+    """Kernel and initramfs, made once a build."""
+    cache = f"{BUILD}/guest-files"
+    subprocess.run([f"{SOURCE}/guest/kernel.sh", DAEMON, cache], check=True, stdin=subprocess.DEVNULL)
+    return cache
+
+
+def make_root(directory, size="256M"):
+    """A root file system of nothing but busybox. Returns the image."""
+    tree, image = f"{directory}/tree", f"{directory}/disk.raw"
+    for d in ("bin", "sbin", "usr/bin", "usr/sbin", "dev", "proc", "sys", "run", "etc", "root", "home/user", "tmp"):
+        os.makedirs(f"{tree}/{d}")
+    shutil.copy("/bin/busybox", f"{tree}/bin/busybox")
+    for applet in subprocess.run(["/bin/busybox", "--list"], check=True, capture_output=True, text=True).stdout.split():
+        if applet != "busybox":
+            os.symlink("busybox", f"{tree}/bin/{applet}")
+    with open(f"{tree}/etc/passwd", "w", encoding="ascii") as f:
+        f.write("root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n")
+    with open(f"{tree}/etc/group", "w", encoding="ascii") as f:
+        f.write("root:x:0:\ntty:x:5:\nuser:x:1000:\nextra:x:1001:other,user\n")
+    os.chown(f"{tree}/home/user", 1000, 1000)
+    os.chmod(f"{tree}/tmp", 0o1777)
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "root_owner=0:0", "-d", tree, image, size], check=True)
+    shutil.rmtree(tree)
+    return image
+
+
+class Vm:
+    def __init__(self, memory=256, extra_cmdline="", size="256M"):
+        self.dir = tempfile.mkdtemp(prefix="space-guest-", dir=os.environ.get("TESTTMP"))
+        files, image = guest_files(), make_root(self.dir, size)
+        self.began = time.monotonic()
+        self.log = open(f"{self.dir}/qemu.log", "wb")
+        args = ["qemu-system-x86_64", "-accel", "tcg", "-machine", "pc-q35-7.2", "-cpu", "Nehalem", "-nodefaults", "-display", "none", "-no-reboot",
+                "-m", str(memory), "-kernel", f"{files}/vmlinuz", "-initrd", f"{files}/initrd", "-append", f"{CMDLINE} {extra_cmdline}",
+                "-drive", f"file={image},format=raw,if=none,id=d,cache=unsafe,discard=unmap", "-device", "virtio-blk-pci,drive=d",
+                "-object", "rng-random,id=r,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=r",
+                "-serial", f"file:{self.dir}/console", "-monitor", f"unix:{self.dir}/monitor,server=on,wait=off", "-device", "virtio-serial-pci"]
+        for n in (0, 1):
+            args += ["-chardev", f"socket,id=c{n},path={self.dir}/port{n},server=on,wait=off",
+                     "-device", f"virtserialport,chardev=c{n},name=space.{n}"]
+        self.process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+
+    def connect(self, port, timeout=60):
+        """A fresh connection with the echo of its preamble awaited: a socket."""
+        end = time.monotonic() + timeout
+        while True:
+            s = socket.socket(socket.AF_UNIX)
+            try:
+                s.connect(f"{self.dir}/port{port}")
+                break
+            except OSError:
+                s.close()
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise
+                time.sleep(0.01)  # QEMU has no way to tell that it listens
+        self.hello(s, timeout)
+        return s
+
+    @staticmethod
+    def hello(s, timeout=60, before=b""):
+        preamble = b"SPACE1 " + secrets.token_hex(15).encode() + b"\n"
+        s.sendall(before + preamble)
+        s.settimeout(timeout)
+        got = b""
+        while not got.endswith(preamble):
+            data = s.recv(1)
+            if not data:
+                raise ConnectionResetError("the port closed before the echo")
+            got += data
+        s.settimeout(None)
+
+    def control(self, timeout=60, msize=1 << 19):
+        client = p9.Client(self.connect(0, timeout), msize=msize)
+        return client, client.attach("control", uid=0)
+
+    def files(self, timeout=60, msize=1 << 19):
+        client = p9.Client(self.connect(1, timeout), msize=msize)
+        return client, client.attach("root", uid=0)
+
+    def monitor(self, command):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(f"{self.dir}/monitor")
+            stream = s.makefile("rwb")
+
+            def prompt():
+                text = b""
+                while not text.endswith(b"(qemu) "):
+                    c = stream.read(1)
+                    if not c:
+                        break
+                    text += c
+                return text.decode(errors="replace")
+
+            prompt()
+            stream.write(command.encode() + b"\n")
+            stream.flush()
+            return prompt()
+
+    def console(self):
+        with open(f"{self.dir}/console", encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
