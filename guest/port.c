@@ -7,6 +7,9 @@
 // are no valid size, so the session dies, and the preamble is looked for in what was just read; in the middle of a message, the peer falls silent after it (it
 // waits for the echo), so a message that stops in its middle with a preamble at the end is one after STALE_MSEC.
 //
+// A connection and its first bytes arrive on different queues: a preamble may be read while EPOLLHUP still is on. So a hang-up counts only after somebody
+// was seen connected.
+//
 // Events are edge-triggered, as EPOLLHUP stays on while nobody is connected. The kernel hands out input by the page and takes 32 KiB a write.
 #include "guest/port.h"
 
@@ -62,6 +65,7 @@ static void write_output(struct port *p)
             continue;
         if (n <= 0)
             break; /* full, or nobody there: the hang-up comes by itself */
+        p->connected = true;
         b->at += (size_t)n;
         if (b->at == b->len) {
             p->out = b->next;
@@ -248,14 +252,14 @@ static void feed(struct port *p, const char *buf, size_t len)
     }
 }
 
-/* Reads what there is, a turn's worth at most. False at a hang-up. */
-static bool read_input(struct port *p)
+/* Reads what there is, a turn's worth at most. The kernel says 0 when nobody is connected. */
+static void read_input(struct port *p)
 {
     for (size_t total = 0; total < TURN_MAX;) {
         size_t len = 0;
         ssize_t n = 1;
         if (p->server && !p9_server_wants_input(p->server))
-            return true; /* resume_input, or room in the output, comes back here */
+            return; /* resume_input, or room in the output, comes back here */
         while (len < INPUT_SIZE) {
             n = read(p->watch.fd, p->in + len, INPUT_SIZE - len);
             if (n <= 0)
@@ -264,21 +268,17 @@ static bool read_input(struct port *p)
         }
         if (len)
             feed(p, p->in, len);
-        if (n < 0)
-            return true;
-        if (n == 0)
-            return false;
+        if (n <= 0)
+            return;
         total += len;
     }
     poll_timer_start(p->loop, &p->more, 0);
-    return true;
 }
 
 static void port_turn(struct port *p)
 {
     write_output(p);
-    if (!read_input(p))
-        end_session(p);
+    read_input(p);
     write_output(p);
 }
 
@@ -290,8 +290,12 @@ static void more_fired(struct poll_timer *t)
 static void port_ready(struct poll_watch *w, uint32_t events)
 {
     struct port *p = (struct port *)(void *)((char *)w - offsetof(struct port, watch));
-    if (events & EPOLLHUP)
+    if (!(events & EPOLLHUP)) {
+        p->connected = true;
+    } else if (p->connected) {
+        p->connected = false;
         end_session(p);
+    }
     port_turn(p);
 }
 

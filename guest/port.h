@@ -26,6 +26,7 @@ struct port {
     struct poll_timer more;  /* input was left for the next turn */
     struct port_buffer *out, **out_end;
     bool out_blocked;
+    bool connected; /* somebody on the host was seen since the last hang-up */
     char *in;
 };
 
