@@ -57,6 +57,11 @@ void poll_timer_stop(struct poll_timer *t)
         p9_link_remove(&t->link);
 }
 
+bool poll_timer_started(const struct poll_timer *t)
+{
+    return t->link.next && t->link.next != &t->link;
+}
+
 static int timeout(struct poll_loop *l)
 {
     uint64_t now = poll_now(), least = UINT64_MAX;

@@ -42,6 +42,7 @@ void poll_watch_stop(struct poll_loop *l, struct poll_watch *w);
 /* Fires once, `msec` from now; a started timer is started anew. */
 void poll_timer_start(struct poll_loop *l, struct poll_timer *t, uint64_t msec);
 void poll_timer_stop(struct poll_timer *t);
+bool poll_timer_started(const struct poll_timer *t);
 
 /* Waits once and dispatches. */
 void poll_step(struct poll_loop *l);

@@ -9,6 +9,11 @@
 #include <unistd.h>
 
 #define STREAM_MIN 4096u
+/*
+ * After it was read, a stream is left alone for this long. A writer of small pieces would otherwise be interrupted, and a message sent, for each of
+ * them; now the pipe collects. What comes after a silence goes out at once.
+ */
+#define REST_MSEC 2
 
 struct pending_read {
     struct p9_link link;
@@ -96,6 +101,7 @@ static void grow(struct stream *s)
 
 static void close_input(struct stream *s)
 {
+    poll_timer_stop(&s->rest);
     if (s->watching)
         poll_watch_stop(s->loop, &s->watch);
     s->watching = false;
@@ -150,13 +156,23 @@ static void stream_ready(struct poll_watch *w, uint32_t events)
 {
     struct stream *s = (struct stream *)(void *)((char *)w - offsetof(struct stream, watch));
     (void)events;
-    if (stream_drain(s) && s->drained)
+    bool empty = stream_drain(s);
+    if (s->watching) {
+        watch(s, false);
+        poll_timer_start(s->loop, &s->rest, REST_MSEC);
+    }
+    if (empty && s->drained)
         s->drained(s->user);
+}
+
+static void rest_over(struct poll_timer *t)
+{
+    watch((struct stream *)(void *)((char *)t - offsetof(struct stream, rest)), true);
 }
 
 void stream_init(struct stream *s, struct poll_loop *l, int fd)
 {
-    *s = (struct stream){.loop = l, .watch = {fd, stream_ready}};
+    *s = (struct stream){.loop = l, .watch = {fd, stream_ready}, .rest.fire = rest_over};
     p9_link_init(&s->reads);
     watch(s, true);
 }
@@ -166,7 +182,8 @@ void stream_read(struct stream *s, struct p9_request *r)
     uint64_t at = r->t->Tread.offset;
     if (at > s->base && at <= s->end) {
         s->base = at;
-        watch(s, true);
+        if (!poll_timer_started(&s->rest))
+            watch(s, true);
     }
     if (try_read(s, r))
         return;

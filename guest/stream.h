@@ -12,6 +12,7 @@ struct stream {
     struct poll_loop *loop;
     struct poll_watch watch; /* fd -1: closed, the stream ended */
     bool watching;
+    struct poll_timer rest;
     char *ring;
     size_t cap;
     uint64_t base, end; /* offsets of what is kept */

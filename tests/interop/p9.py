@@ -217,7 +217,7 @@ class Client:
 class Fid:
     def __init__(self, client, number, qid=None):
         self.c, self.n, self.qid = client, number, qid
-        self.pending = []  # replies to be checked before the first result
+        self.pending, self.walked = [], 0  # calls that begin() sent
 
     @property
     def room(self):
@@ -242,13 +242,16 @@ class Fid:
     def begin(self, names, flags):
         """Walk and open in one burst, unanswered yet: for pipelining. Check with .check()."""
         new = Fid(self.c, self.c.new_fid())
+        new.walked = len(names)
         new.pending = [self.c.start("Twalk", self.n, new.n, names), self.c.start("Tlopen", new.n, flags)]
         return new
 
     def check(self, timeout=30):
         pending, self.pending = self.pending, []
         for call in pending:
-            call.result(timeout)
+            got = call.result(timeout)
+            if call.name == "Twalk" and len(got[0]) < self.walked:
+                raise OSError(errno.ENOENT, "walk: no such name")
         return self
 
     def open(self, flags=O_RDONLY):
