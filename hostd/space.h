@@ -32,6 +32,7 @@ struct space {
     struct hmap template_names;
     struct hmap snapshots;     /* struct snapshot.by_id */
 
+    uint64_t guest_serial;     /* of the newest guest connection */
     uint64_t qid_seed;         /* persistent: qid paths survive restarts */
     uint64_t host_memory;      /* bytes, from space-noded; 0 until it answered */
     uint64_t pool_size, pool_free;

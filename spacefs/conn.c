@@ -21,7 +21,6 @@
 #define RETRY_MIN_MSEC 20u
 #define RETRY_MAX_MSEC 250u
 #define GREETING_MSEC  2000u
-#define CORK_SIZE      (64u * 1024)
 #define GAVE_UP_SIZE   1024u
 #define GAVE_UP_MSEC   50u  /* between two requests of one system call */
 
@@ -40,11 +39,8 @@ struct conn {
     struct p9_client *client;
     struct stream *stream;
     uv_timer_t timer;     /* retry when down, guard when greeting */
-    uv_prepare_t flusher; /* runs before the loop sleeps */
     uv_async_t pending;   /* the client has callbacks to make */
     unsigned backoff;
-    char *cork; /* messages not yet handed to the stream */
-    size_t corked;
     unsigned closing; /* handles whose close callback is to come */
     struct waiter *waiters;
     struct {
@@ -56,45 +52,13 @@ struct conn {
 
 static void start_connecting(struct conn *c);
 
-static void cork_flush(struct conn *c)
+static void transport_send(void *user, void *buf, size_t len)
 {
-    size_t len = c->corked;
-    char *buf = c->cork;
-    if (!len)
-        return;
-    c->cork = NULL;
-    c->corked = 0;
+    struct conn *c = user;
     if (c->stream)
         stream_send(c->stream, buf, len);
     else
         free(buf);
-}
-
-/* p9_transport.send: small messages wait for company, large ones go by themselves, in order. */
-static void transport_send(void *user, void *buf, size_t len)
-{
-    struct conn *c = user;
-    if (!c->stream) {
-        free(buf);
-        return;
-    }
-    if (len > CORK_SIZE / 4) {
-        cork_flush(c);
-        stream_send(c->stream, buf, len);
-        return;
-    }
-    if (c->corked + len > CORK_SIZE)
-        cork_flush(c);
-    if (!c->cork && !(c->cork = malloc(CORK_SIZE)))
-        abort(); /* a hole in the byte stream must not happen */
-    memcpy(c->cork + c->corked, buf, len);
-    c->corked += len;
-    free(buf);
-}
-
-static void on_prepare(uv_prepare_t *h)
-{
-    cork_flush(h->data);
 }
 
 static void on_pending(uv_async_t *h)
@@ -127,7 +91,6 @@ static void drop(struct conn *c, const char *why)
         log_debug("cannot greet space-hostd: %s", why);
     stream_close(c->stream);
     c->stream = NULL;
-    c->corked = 0;
     uv_timer_start(&c->timer, on_retry, c->backoff, 0);
     p9_client_disconnected(c->client);
     if (was_up && c->changed)
@@ -215,10 +178,8 @@ struct conn *conn_create(struct fs *fs, const char *path, void (*changed)(struct
     c->addr.sun_family = AF_UNIX;
     strncpy(c->addr.sun_path, path, sizeof c->addr.sun_path - 1);
     uv_timer_init(fs->loop, &c->timer);
-    uv_prepare_init(fs->loop, &c->flusher);
     uv_async_init(fs->loop, &c->pending, on_pending);
-    c->timer.data = c->flusher.data = c->pending.data = c;
-    uv_prepare_start(&c->flusher, on_prepare);
+    c->timer.data = c->pending.data = c;
     p9_client_set_wake(c->client, client_wake, c);
     start_connecting(c);
     return c;
@@ -229,7 +190,6 @@ static void on_handle_closed(uv_handle_t *h)
     struct conn *c = h->data;
     if (--c->closing)
         return;
-    free(c->cork);
     free(c);
 }
 
@@ -242,9 +202,8 @@ void conn_destroy(struct conn *c)
     stream_close(c->stream);
     c->stream = NULL;
     p9_client_destroy(c->client);
-    c->closing = 3;
+    c->closing = 2;
     uv_close((uv_handle_t *)&c->timer, on_handle_closed);
-    uv_close((uv_handle_t *)&c->flusher, on_handle_closed);
     uv_close((uv_handle_t *)&c->pending, on_handle_closed);
 }
 

@@ -42,7 +42,7 @@ struct port {
 
 struct guest {
     struct space *space;
-    uint64_t object;
+    uint64_t object, serial;
     struct guest_hooks hooks;
     struct port port[2];
     uv_timer_t tick;
@@ -469,6 +469,7 @@ int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *ho
         return err_set(e, ENOMEM, "connect to the guest: out of memory");
     g->space = s;
     g->object = object;
+    g->serial = ++s->guest_serial;
     g->hooks = *hooks;
     g->refs = 2; /* the timer's, and ours */
     uv_timer_init(s->loop, &g->tick);
@@ -501,6 +502,11 @@ struct p9_client *guest_client(struct guest *g, enum guest_port port)
 uint32_t guest_root(struct guest *g, enum guest_port port)
 {
     return g->port[port].root;
+}
+
+uint64_t guest_serial(const struct guest *g)
+{
+    return g->serial;
 }
 
 bool guest_ready(struct guest *g, enum guest_port port)

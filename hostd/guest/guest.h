@@ -32,6 +32,8 @@ void guest_close(struct guest *g);
 /* The session of a port, and its attached root fid. */
 struct p9_client *guest_client(struct guest *g, enum guest_port port);
 uint32_t guest_root(struct guest *g, enum guest_port port);
+/* A number that no other connection of this run has: fids belong to one (serial, generation of the client). */
+uint64_t guest_serial(const struct guest *g);
 /* False while the session is being renewed: fail with EIO then. */
 bool guest_ready(struct guest *g, enum guest_port port);
 

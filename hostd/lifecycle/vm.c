@@ -185,8 +185,8 @@ static bool probe_kvm(struct space *s)
     if (rc < 0)
         log_info("KVM does not run a guest here: %s", e.msg);
     guest_close(g);
-    req.op = NODED_VM_KILL;
-    noded_call(s, &req, NULL, NULL, &e);
+    struct noded_request end = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = req.id};
+    noded_call(s, &end, NULL, NULL, &e);
     return rc == 0;
 }
 

@@ -23,6 +23,7 @@ struct forward {
     void (*done)(struct forward *fw, const struct p9_msg *reply); /* success only; answers r */
     struct sandbox *sandbox;
     struct guest *guest;
+    uint64_t serial;
     uint32_t generation;
     /* walk, xattrwalk, lopen and lcreate of the root: the guest fid being made */
     uint32_t newfid, depth;
@@ -116,8 +117,8 @@ static void forward_done(void *user, int err, const struct p9_msg *reply)
         else
             fw->done(fw, reply);
     }
-    if (fw->newfid && !fw->kept && fw->sandbox->guest == fw->guest)
-        p9_client_clunk(guest_client(fw->guest, GUEST_FILES), fw->generation, fw->newfid); /* a clunk of what was not made does no harm */
+    if (fw->newfid && !fw->kept && fw->sandbox->guest && guest_serial(fw->sandbox->guest) == fw->serial)
+        p9_client_clunk(guest_client(fw->sandbox->guest, GUEST_FILES), fw->generation, fw->newfid); /* a clunk of what was not made does no harm */
     sandbox_unref(fw->sandbox);
     free(fw);
 }
@@ -131,6 +132,7 @@ static struct forward *forward_new(struct p9_request *r, struct sandbox *sb, voi
     fw->done = done;
     fw->sandbox = sandbox_ref(sb);
     fw->guest = sb->guest;
+    fw->serial = guest_serial(sb->guest);
     return fw;
 }
 
@@ -148,7 +150,7 @@ static void forward_send(struct forward *fw, struct p9_msg *m)
 static uint32_t guest_fid(struct p9_request *r, struct tree_fid *f)
 {
     struct guest *g = f->node.sandbox->guest;
-    if (f->guest.fid && f->guest.session == g && f->guest.generation == p9_client_generation(guest_client(g, GUEST_FILES)))
+    if (f->guest.fid && f->guest.session == guest_serial(g) && f->guest.generation == p9_client_generation(guest_client(g, GUEST_FILES)))
         return f->guest.fid;
     if (f->guest.root && !f->guest.fid)
         return guest_root(g, GUEST_FILES);
@@ -159,7 +161,7 @@ static uint32_t guest_fid(struct p9_request *r, struct tree_fid *f)
 void guest_fid_release(struct tree_fid *f)
 {
     struct sandbox *sb = f->node.sandbox;
-    if (f->node.kind == NODE_GUEST && f->guest.fid && sb->guest && sb->guest == f->guest.session)
+    if (f->node.kind == NODE_GUEST && f->guest.fid && sb->guest && guest_serial(sb->guest) == f->guest.session)
         p9_client_clunk(guest_client(sb->guest, GUEST_FILES), f->guest.generation, f->guest.fid);
 }
 
@@ -214,7 +216,7 @@ static void walked(struct forward *fw, const struct p9_msg *reply)
     for (uint16_t i = 0; i < got->n; i++) /* the client checked: no more than asked */
         m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(fw, got->v[i]);
     if (got->n == fw->names) {
-        struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->guest, .depth = fw->depth,
+        struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->serial, .depth = fw->depth,
                               .epoch = fw->sandbox->rename_epoch};
         fw->kept = true;
         tree_install_guest(r, fw->sandbox, &g);
@@ -305,7 +307,7 @@ static void keep_own_fid(struct forward *fw)
     fw->kept = true;
     f->guest.fid = fw->newfid;
     f->guest.generation = fw->generation;
-    f->guest.session = fw->guest;
+    f->guest.session = fw->serial;
 }
 
 static void opened(struct forward *fw, const struct p9_msg *reply)
@@ -566,7 +568,7 @@ static void got_raw_target(struct forward *fw, const struct p9_msg *reply)
 static void xattr_walked(struct forward *fw, const struct p9_msg *reply)
 {
     struct p9_msg m = *reply;
-    struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->guest, .opened = true};
+    struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->serial, .opened = true};
     if (m.Rxattrwalk.size > 1u << 20) {
         p9_fail(fw->r, E2BIG);
         return;

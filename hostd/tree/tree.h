@@ -78,7 +78,7 @@ struct guest_fid {
     uint32_t fid;          /* unless this is set: a fid of its own */
     uint32_t generation;
     bool opened;
-    const void *session;   /* the struct guest it belongs to */
+    uint64_t session;      /* guest_serial of the connection it belongs to */
     uint32_t depth;        /* names below root/NAME */
     uint32_t epoch;        /* of renames that change depths, at the walk */
 };

@@ -26,7 +26,7 @@ struct stream {
     bool reported; /* ops.closed was called */
     bool paused;
     char *in; /* READ_SIZE bytes */
-    uv_prepare_t prepare; /* active while `gathered` holds something */
+    uv_idle_t idle; /* active while `gathered` holds something */
     char *gathered;       /* GATHER_SIZE bytes */
     size_t gathered_len;
     int handles; /* open ones */
@@ -96,7 +96,7 @@ static void on_handle_closed(uv_handle_t *h)
     free(s);
 }
 
-static void on_prepare(uv_prepare_t *p);
+static void on_idle(uv_idle_t *h);
 
 struct stream *stream_open(uv_loop_t *loop, int fd, const struct stream_ops *ops, void *user)
 {
@@ -119,8 +119,8 @@ struct stream *stream_open(uv_loop_t *loop, int fd, const struct stream_ops *ops
     s->in = in;
     s->gathered = gathered;
     s->handles = 2;
-    uv_prepare_init(loop, &s->prepare); /* cannot fail */
-    s->prepare.data = s;
+    uv_idle_init(loop, &s->idle); /* cannot fail */
+    s->idle.data = s;
     rc = uv_pipe_open(&s->pipe, fd);
     if (rc < 0)
         close(fd);
@@ -166,7 +166,7 @@ static void write_now(struct stream *s, void *buf, size_t len)
 
 static void flush(struct stream *s)
 {
-    uv_prepare_stop(&s->prepare);
+    uv_idle_stop(&s->idle);
     size_t len = s->gathered_len;
     char *buf = len ? malloc(len) : NULL;
     if (!len)
@@ -178,9 +178,9 @@ static void flush(struct stream *s)
     write_now(s, buf, len);
 }
 
-static void on_prepare(uv_prepare_t *p)
+static void on_idle(uv_idle_t *h)
 {
-    flush(p->data);
+    flush(h->data);
 }
 
 void stream_send(void *stream, void *buf, size_t len)
@@ -197,7 +197,7 @@ void stream_send(void *stream, void *buf, size_t len)
         return;
     }
     if (!s->gathered_len)
-        uv_prepare_start(&s->prepare, on_prepare);
+        uv_idle_start(&s->idle, on_idle);
     memcpy(s->gathered + s->gathered_len, buf, len);
     s->gathered_len += len;
     free(buf);
@@ -222,6 +222,6 @@ void stream_close(struct stream *s)
     if (!s || s->closed)
         return;
     s->closed = true;
-    uv_close((uv_handle_t *)&s->prepare, on_handle_closed);
+    uv_close((uv_handle_t *)&s->idle, on_handle_closed);
     uv_close((uv_handle_t *)&s->pipe, on_handle_closed);
 }
