@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Extended attributes of the root file system's objects (see files_backend.h).
 //
-// As v9fs does it: an empty value without XATTR_CREATE or XATTR_REPLACE removes the attribute, since 9P2000.L has no message for that.
+// 9P2000.L has no message to remove an attribute: as Linux's client and spacefs do it, an empty value that must replace one (XATTR_REPLACE) removes it.
 #include "guest/files_backend.h"
 
 #include <errno.h>
@@ -112,7 +112,7 @@ int files_xattr_commit(const struct file *f)
     if (x->have != x->size)
         return -EINVAL;
     files_link(f, link);
-    int rc = x->size == 0 && x->flags == 0 ? removexattr(link, x->name) : setxattr(link, x->name, x->value, x->size, (int)x->flags);
+    int rc = x->size == 0 && x->flags == XATTR_REPLACE ? removexattr(link, x->name) : setxattr(link, x->name, x->value, x->size, (int)x->flags);
     return rc < 0 ? -errno : 0;
 }
 

@@ -85,6 +85,18 @@ static void answer_first(struct freezer *f, int rc)
     free(c);
 }
 
+/* Closes our end, which the process takes as the end of all. */
+static void hang_up(struct freezer *f)
+{
+    if (f->watch.fd < 0)
+        return;
+    poll_watch_stop(f->loop, &f->watch);
+    close(f->watch.fd);
+    f->watch.fd = -1;
+    while (!p9_link_empty(&f->calls))
+        answer_first(f, -EIO);
+}
+
 static void freezer_ready(struct poll_watch *w, uint32_t events)
 {
     struct freezer *f = (struct freezer *)(void *)((char *)w - offsetof(struct freezer, watch));
@@ -97,11 +109,7 @@ static void freezer_ready(struct poll_watch *w, uint32_t events)
         answer_first(f, rc);
         return;
     }
-    poll_watch_stop(f->loop, w); /* it died: its reaping starts another */
-    close(w->fd);
-    w->fd = -1;
-    while (!p9_link_empty(&f->calls))
-        answer_first(f, -EIO);
+    hang_up(f); /* it died: its reaping starts another */
 }
 
 static int start_process(struct freezer *f)
@@ -130,10 +138,17 @@ int freezer_start(struct freezer *f, struct poll_loop *l, int top)
     return start_process(f);
 }
 
+void freezer_stop(struct freezer *f)
+{
+    uint32_t command = 0; /* said aloud, as a helper's copy of our end would keep it from seeing the end of all */
+    if (f->watch.fd >= 0)
+        (void)!send(f->watch.fd, &command, sizeof command, MSG_NOSIGNAL);
+    hang_up(f);
+}
+
 void freezer_restart(struct freezer *f)
 {
-    if (f->watch.fd >= 0)
-        freezer_ready(&f->watch, EPOLLHUP);
+    hang_up(f);
     int rc = start_process(f);
     if (rc < 0)
         log_error("start the freezer: %s", strerror(-rc));

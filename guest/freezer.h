@@ -22,6 +22,9 @@ struct freezer {
 int freezer_start(struct freezer *f, struct poll_loop *l, int top);
 void freezer_restart(struct freezer *f);
 
+/* For good: its process thaws what is frozen and ends. */
+void freezer_stop(struct freezer *f);
+
 /* `msec` 1 to FREEZER_MSEC_MAX. `done` gets 0, -EBUSY (frozen already) or another -errno. 0 or -ENOMEM, -EPIPE. */
 int freezer_freeze(struct freezer *f, unsigned msec, freezer_done *done, void *user);
 /* `done` gets 0, or -EINVAL when it was not frozen any more. */

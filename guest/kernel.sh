@@ -61,14 +61,15 @@ module_path() {
 
 declare -A seen=()
 order=()
-# add PATH: what it depends on first. The packaged tree has no modules.dep: depmod makes it.
+# add PATH: what it depends on first, as the module itself says; so depmod is not needed.
 add() {
-	local deps dep
+	local dep path
 	[ -z "${seen[$1]:-}" ] || return 0
 	seen[$1]=1
-	deps=$(sed -n "s,^$1: *,,p" modules.dep)
-	for dep in $deps; do
-		add "$dep"
+	for dep in $(tr '\0' '\n' <"$1" | sed -n 's/^depends=//p' | tr , ' '); do
+		path=$(module_path "$dep")
+		[ -n "$path" ] || die "$1 needs $dep, which is not there"
+		add "$path"
 	done
 	order+=("$1")
 }
@@ -101,7 +102,6 @@ fetch
 modules=$(echo "$cache"/tree/lib/modules/* "$cache"/tree/usr/lib/modules/*)
 modules=${modules%% *}
 [ -d "$modules" ] || die "the kernel package has no modules"
-[ -f "$modules/modules.dep" ] || depmod -b "$cache/tree" "$(basename "$modules")"
 cd "$modules"
 resolve
 tree=$(mktemp -d "$out/tree-XXXXXX")

@@ -41,7 +41,7 @@ void agent_power_off(struct agent *a)
     power_off(&a->power);
     if (a->files > 0)
         kill(a->files, SIGKILL);
-    kill(a->freezer.pid, SIGKILL);
+    freezer_stop(&a->freezer); /* what processes do at TERM may need the file system */
 }
 
 /* ---- signals ---- */

@@ -70,7 +70,7 @@ static int parse_field(char *f, struct spawn *s, size_t *argc, size_t *envc)
             return -EINVAL;
         s->env[(*envc)++] = f + (v - f);
     } else if ((v = value_of(f, "id"))) {
-        return str_parse_u64(v, SPAWN_ID_MAX, &s->id) < 0 ? -EINVAL : 0;
+        return s->id != UINT64_MAX || str_parse_u64(v, SPAWN_ID_MAX, &s->id) < 0 ? -EINVAL : 0;
     } else if ((v = value_of(f, "user"))) {
         s->user = v;
     } else if ((v = value_of(f, "cwd"))) {

@@ -74,10 +74,11 @@ static bool find_passwd(const char *name, uid_t uid, struct user *out)
     return found;
 }
 
+/* An empty list of members splits into one empty name, which is nobody's. */
 static bool is_member(char *members, const char *name)
 {
     for (char *rest = members, *m; (m = strsep(&rest, ","));)
-        if (!strcmp(m, name))
+        if (*m && !strcmp(m, name))
             return true;
     return false;
 }

@@ -28,7 +28,7 @@ def guest_files():
     return cache
 
 
-def make_root(directory, size="256M"):
+def make_root(directory, size="64M"):
     """A root file system of nothing but busybox. Returns the image."""
     tree, image = f"{directory}/tree", f"{directory}/disk.raw"
     for d in ("bin", "sbin", "usr/bin", "usr/sbin", "dev", "proc", "sys", "run", "etc", "root", "home/user", "tmp"):
@@ -49,7 +49,7 @@ def make_root(directory, size="256M"):
 
 
 class Vm:
-    def __init__(self, memory=256, extra_cmdline="", size="256M"):
+    def __init__(self, memory=256, extra_cmdline="", size="64M"):
         self.dir = tempfile.mkdtemp(prefix="space-guest-", dir=os.environ.get("TESTTMP"))
         files, image = guest_files(), make_root(self.dir, size)
         self.began = time.monotonic()

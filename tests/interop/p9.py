@@ -367,7 +367,7 @@ class Fid:
         fid.clunk()
 
     def removexattr(self, name):
-        self.setxattr(name, b"")
+        self.setxattr(name, b"", flags=2)
 
     def clunk(self):
         self.c.call("Tclunk", self.n)
