@@ -128,9 +128,9 @@ static int run_vm_lost(struct sandbox *sb, struct op *op)
         return 0;
     if (sb->guest && noded_call(sb->space, &req, NULL, NULL, &e) != -ESRCH)
         return 0;
-    vm_kill(sb, &e);
     sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
-    sandbox_set_state(sb, SANDBOX_FAILED, op->why);
+    sandbox_set_state(sb, SANDBOX_FAILED, op->why); /* told first: libvirt may take seconds to clean up */
+    vm_kill(sb, &e);
     return 0;
 }
 
