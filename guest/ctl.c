@@ -97,7 +97,7 @@ static int do_entropy(struct command *c)
 {
     uint8_t bytes[IDENTITY_ENTROPY_MAX];
     long n = identity_from_hex(c->arg, bytes, sizeof bytes);
-    return n < 0 ? (int)n : identity_add_entropy(bytes, (size_t)n);
+    return n < 0 ? (int)n : identity_add_entropy(c->agent->root.random, bytes, (size_t)n);
 }
 
 static int do_generation(struct command *c)

@@ -14,8 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RANDOM_DEVICE "/dev/urandom"
-
 static int digit(char c)
 {
     if (c >= '0' && c <= '9')
@@ -55,7 +53,7 @@ int identity_set_hostname(const char *name)
     return sethostname(name, n) < 0 ? -errno : 0;
 }
 
-int identity_add_entropy(const void *bytes, size_t len)
+int identity_add_entropy(int random, const void *bytes, size_t len)
 {
     struct {
         struct rand_pool_info info;
@@ -63,9 +61,8 @@ int identity_add_entropy(const void *bytes, size_t len)
     } pool = {.info = {.entropy_count = (int)len * 8, .buf_size = (int)len}};
     if (len > sizeof pool.bytes)
         return -EINVAL;
-    AUTO_CLOSE int fd = open(RANDOM_DEVICE, O_WRONLY | O_CLOEXEC);
     memcpy(pool.bytes, bytes, len);
-    if (fd < 0 || ioctl(fd, RNDADDENTROPY, &pool) < 0 || ioctl(fd, RNDRESEEDCRNG) < 0)
+    if (ioctl(random, RNDADDENTROPY, &pool) < 0 || ioctl(random, RNDRESEEDCRNG) < 0)
         return -errno;
     return 0;
 }

@@ -14,8 +14,8 @@ long identity_from_hex(const char *hex, void *out, size_t max);
 /* 0 or -errno. None of these touches the root file system. */
 int identity_set_clock(int64_t nsec);
 int identity_set_hostname(const char *name);
-/* Credits and mixes `len` bytes, and makes all generators start anew from them. */
-int identity_add_entropy(const void *bytes, size_t len);
+/* Credits and mixes `len` bytes into the generator whose device `random` is, and makes all generators start anew from them. */
+int identity_add_entropy(int random, const void *bytes, size_t len);
 
 /* Writes /etc/machine-id (32 hex digits) or /etc/hostname: for helpers. 0 or -errno. */
 int identity_write_machine_id(const char *hex);

@@ -5,12 +5,15 @@
 // Clones of mounts (open_tree) cannot be reached, covered or unmounted by anything in the guest that has not root's rights over this process.
 #include "guest/root.h"
 
+#include "base/cleanup.h"
 #include "base/log.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -22,6 +25,7 @@
 #define DISK         "/dev/vda"
 #define NEW_ROOT     "/root"
 #define DEVICE_MSEC  10000
+#define VIRTIO_BLOCK "0x0002" /* device type, virtio 1.2, section 5 */
 
 struct mount_spec {
     const char *source, *target, *type, *options;
@@ -50,6 +54,26 @@ int root_prepare(struct err *e)
             return err_set(e, -rc, "mount %s: %s", first[i].target, strerror(-rc));
     }
     return 0;
+}
+
+static bool is_disk(int bus, const char *device)
+{
+    char path[300], type[16] = "";
+    snprintf(path, sizeof path, "%s/device", device);
+    AUTO_CLOSE int fd = openat(bus, path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && read(fd, type, sizeof type - 1) > 0 && !strncmp(type, VIRTIO_BLOCK, strlen(VIRTIO_BLOCK));
+}
+
+/* The bus has found its devices when its module is loaded, whatever their drivers do. */
+static bool has_disk(void)
+{
+    bool found = false;
+    DIR *d = opendir("/sys/bus/virtio/devices");
+    for (struct dirent *e; d && !found && (e = readdir(d));)
+        found = e->d_name[0] != '.' && is_disk(dirfd(d), e->d_name);
+    if (d)
+        closedir(d);
+    return found;
 }
 
 /* Drivers may find their devices after their module was loaded. */
@@ -116,8 +140,37 @@ static int enter(void)
     return 0;
 }
 
+static int open_common(struct root *out, struct err *e)
+{
+    out->top = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (out->tree < 0 || out->top < 0)
+        return err_sys(e, "hold on to the root file system");
+    return 0;
+}
+
+static void open_rest(struct root *out)
+{
+    out->proc = clone_mount("/proc");
+    out->pts = clone_mount("/dev/pts");
+    out->cgroup = clone_mount("/sys/fs/cgroup");
+    out->stat = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    out->random = open("/dev/urandom", O_RDWR | O_CLOEXEC);
+}
+
+static int stay(struct root *out, struct err *e)
+{
+    out->tree = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int rc = chdir("/") < 0 ? err_sys(e, "enter /") : open_common(out, e);
+    if (rc == 0)
+        open_rest(out);
+    return rc;
+}
+
 int root_switch(struct root *out, struct err *e)
 {
+    *out = (struct root){-1, -1, -1, -1, -1, -1, -1, -1};
+    if (!has_disk())
+        return stay(out, e);
     int rc = wait_for_disk();
     if (rc < 0)
         return err_set(e, -rc, "wait for " DISK ": %s", strerror(-rc));
@@ -126,17 +179,16 @@ int root_switch(struct root *out, struct err *e)
         return err_sys(e, "mount " DISK);
     out->disk = open(DISK, O_RDONLY | O_CLOEXEC);
     out->tree = clone_mount(".");
-    out->top = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (out->disk < 0 || out->tree < 0 || out->top < 0)
-        return err_sys(e, "hold on to the root file system");
+    if (out->disk < 0)
+        return err_sys(e, "open " DISK);
+    rc = open_common(out, e);
+    if (rc < 0)
+        return rc;
     restrict_mount(out->tree);
     mount_rest();
     rc = enter();
     if (rc < 0)
         return err_set(e, -rc, "switch to the root file system: %s", strerror(-rc));
-    out->proc = clone_mount("/proc");
-    out->pts = clone_mount("/dev/pts");
-    out->cgroup = clone_mount("/sys/fs/cgroup");
-    out->stat = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    open_rest(out);
     return 0;
 }

@@ -14,14 +14,16 @@ struct root {
     int pts;    /* private clone of /dev/pts, O_PATH */
     int cgroup; /* private clone of the cgroup2 mount, O_PATH */
     int stat;   /* /proc/stat */
+    int random; /* the random generator's device */
 };
 
 /* Mounts /proc, /sys and /dev of the initramfs. Returns 0 or -errno. */
 int root_prepare(struct err *e);
 
 /*
- * Mounts /dev/vda (ext4) and what belongs into it, and makes it the root of the calling process. Waits for the device up to 10 s. Returns 0 or
- * -errno; the process is still in the initramfs then.
+ * Mounts /dev/vda (ext4) and what belongs into it, and makes it the root of the calling process. A machine without any disk (a host that tries out its
+ * acceleration boots one) stays in the initramfs. Waits for a disk's device up to 10 s. Returns 0 or -errno; the process is still in the
+ * initramfs then.
  */
 int root_switch(struct root *out, struct err *e);
 

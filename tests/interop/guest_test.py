@@ -173,7 +173,7 @@ def user_environment_and_directory(g):
     line, out, _ = g.sh("id -u; id -G; pwd; echo $HOME $USER $SHELL $PATH $X; umask", user="user", env=["X=a b"])
     eq("1000\n1000 1001\n/home/user\n/home/user user /bin/sh /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin a b\n0022\n",
        out.decode())
-    eq(b"1234\n77\n/\n", g.sh("id -u; id -g; pwd", user="1234:77")[1])
+    eq(b"1234\n77\n77\n/\n", g.sh("id -u; id -g; id -G; pwd", user="1234:77")[1], "a user that nobody knows is in no other group")
     eq(b"/tmp\n", g.sh("pwd", cwd="/tmp")[1])
     assert line.startswith("exit 0"), line
 
@@ -686,6 +686,9 @@ def xattrs(g):
     eq(["trusted.t", "user.b"], sorted(f.listxattr()))
     f.setxattr("user.empty", b"", flags=1)
     eq(b"", f.getxattr("user.empty"))
+    f.setxattr("user.empty", b"again")
+    f.setxattr("user.empty", b"")
+    eq(b"", f.getxattr("user.empty"), "only XATTR_REPLACE removes")
     acl = bytes.fromhex("02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000400ffffffff 20000000ffffffff")
     f.setxattr("system.posix_acl_access", acl)
     eq(acl, f.getxattr("system.posix_acl_access"))
@@ -795,10 +798,24 @@ def wrong_messages(g):
 
 
 @test
+def without_a_disk(_):
+    """How a host finds out whether its acceleration runs guests at all."""
+    vm = guest_vm.Vm(disk=False)
+    try:
+        client, control = vm.control()
+        assert control.walk("info").open().read_all().startswith(b"protocol 1\n")
+        fails(errno.ENOENT, Job, type("NoDisk", (), {"next_id": 0, "control": control, "control_client": client})(), ["/bin/sh"])
+        vm.files()[1].getattr()
+    finally:
+        vm.close()
+
+
+@test
 def power_off(g):
     eq("exit 0 0 0", g.sh("echo kept > /kept")[0])
     j = g.job("sh", "-c", "trap 'echo bye > /bye; sync' TERM; echo ready; while :; do sleep 0.1; done")
     eq(b"ready\n", j.file("stdout").read())
+    g.ctl("freeze 30000")  # which must keep nobody from ending well
     f = g.control.walk("ctl").open(O_WRONLY)
     call = f.start_write("poweroff")
     eq(0, g.vm.process.wait(30), "QEMU's end")

@@ -49,16 +49,17 @@ def make_root(directory, size="64M"):
 
 
 class Vm:
-    def __init__(self, memory=256, extra_cmdline="", size="64M"):
+    def __init__(self, memory=256, extra_cmdline="", size="64M", disk=True):
         self.dir = tempfile.mkdtemp(prefix="space-guest-", dir=os.environ.get("TESTTMP"))
         files, image = guest_files(), make_root(self.dir, size)
         self.began = time.monotonic()
         self.log = open(f"{self.dir}/qemu.log", "wb")
         args = ["qemu-system-x86_64", "-accel", "tcg", "-machine", "pc-q35-7.2", "-cpu", "Nehalem", "-nodefaults", "-display", "none", "-no-reboot",
                 "-m", str(memory), "-kernel", f"{files}/vmlinuz", "-initrd", f"{files}/initrd", "-append", f"{CMDLINE} {extra_cmdline}",
-                "-drive", f"file={image},format=raw,if=none,id=d,cache=unsafe,discard=unmap", "-device", "virtio-blk-pci,drive=d",
                 "-object", "rng-random,id=r,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=r",
                 "-serial", f"file:{self.dir}/console", "-monitor", f"unix:{self.dir}/monitor,server=on,wait=off", "-device", "virtio-serial-pci"]
+        if disk:
+            args += ["-drive", f"file={image},format=raw,if=none,id=d,cache=unsafe,discard=unmap", "-device", "virtio-blk-pci,drive=d"]
         for n in (0, 1):
             args += ["-chardev", f"socket,id=c{n},path={self.dir}/port{n},server=on,wait=off",
                      "-device", f"virtserialport,chardev=c{n},name=space.{n}"]
