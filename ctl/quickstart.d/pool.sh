@@ -88,7 +88,8 @@ unmount_pool() {
 
 # Directories, and the configuration unless there is one. space-noded makes RUN, or mends its owner and mode.
 configure() {
-	mkdir -p "$MOUNT"
+	# A mount that is there already may hang: it is not touched.
+	grep -qF " $MOUNT " /proc/self/mounts || mkdir -p "$MOUNT"
 	install -d -m 0700 -o space -g space "$STATE"
 	if [ "$SUPERVISOR" = systemd ]; then # space-hostd's unit names it, so that it must be there first
 		echo "d $RUN 1755 root root" >/etc/tmpfiles.d/space.conf

@@ -168,24 +168,32 @@ static void *signals_main(void *arg)
     return NULL;
 }
 
+static void feed_failed(const struct attachment *a)
+{
+    if (errno != EPIPE) /* that is only a program that wants no more */
+        fprintf(stderr, "spacectl: cannot write %s/stdin: %s\n", a->job.path, strerror(errno));
+}
+
 /* Returns false when the user ended the session with `~.`. */
 static bool feed(struct attachment *a, int to, struct escape *escape, const char *in, size_t len,
                  bool *broken)
 {
-    char filtered[CHUNK + 1];
+    char filtered[TREE_VALUE_MAX + 1];
     bool end = false;
     if (a->terminal) {
         end = escape_filter(escape, in, len, filtered, &len);
         in = filtered;
     }
     *broken = !write_all(to, in, len);
+    if (*broken)
+        feed_failed(a);
     return !end;
 }
 
 static void *feeder_main(void *arg)
 {
     struct attachment *a = arg;
-    char buf[CHUNK];
+    char buf[TREE_VALUE_MAX]; /* what one write may hold */
     struct escape escape = {.fresh_line = true};
     struct err e = {0};
     int to = job_open(&a->job, "stdin", O_WRONLY, &e);
