@@ -18,6 +18,7 @@ struct agent {
     struct freezer freezer;
     struct power power;
     pid_t files; /* the process that serves space.1 */
+    struct poll_timer files_again;
     struct poll_watch signals;
 };
 

@@ -38,16 +38,6 @@ static void keep_two(const struct root *root)
     syscall(SYS_close_range, PROC_FD + 1, ~0u, 0);
 }
 
-/* A host waits long for a file server that is gone; there are better victims. Its working directory is /proc. */
-static void avoid_oom(void)
-{
-    int fd = open("self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-    if (fd < 0 || write(fd, "-1000", 5) < 0)
-        log_warn("keep the file server from being killed for memory: %s", strerror(errno));
-    if (fd >= 0)
-        close(fd);
-}
-
 static void serve(void)
 {
     static struct poll_loop loop;
@@ -58,7 +48,6 @@ static void serve(void)
     /* relative paths of magic links are how an O_PATH descriptor is opened: /proc may be covered in the guest */
     if (fchdir(PROC_FD) < 0 || poll_init(&loop) < 0 || files_backend_init(&backend) < 0)
         _exit(1);
-    avoid_oom();
     while ((rc = port_open(&port, &loop, FILES_PORT, files_backend(), files_backend_config(), &backend)) == -ENOENT)
         if (recv(uevents, text, sizeof text, 0) < 0 && errno != ENOBUFS && errno != EINTR)
             break;
@@ -85,6 +74,7 @@ pid_t files_start(const struct root *root)
     signal(SIGUSR2, SIG_IGN);
     sigprocmask(SIG_SETMASK, &none, NULL);
     umask(0);
+    root_protect(root); /* a host waits long for a file server that is gone */
     keep_two(root);
     serve();
     _exit(1);

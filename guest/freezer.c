@@ -64,11 +64,12 @@ static void serve(int sock, int top)
         thaw(top);
 }
 
-static void run_process(int sock, int top)
+static void run_process(int sock, const struct root *root)
 {
+    root_protect(root);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
-    if (dup2(sock, STDIN_FILENO) < 0 || dup2(top, STDOUT_FILENO) < 0 || syscall(SYS_close_range, 3, ~0u, 0) < 0)
+    if (dup2(sock, STDIN_FILENO) < 0 || dup2(root->top, STDOUT_FILENO) < 0 || syscall(SYS_close_range, 3, ~0u, 0) < 0)
         _exit(1);
     thaw(STDOUT_FILENO); /* an earlier one may have died in between */
     serve(STDIN_FILENO, STDOUT_FILENO);
@@ -119,7 +120,7 @@ static int start_process(struct freezer *f)
         return -errno;
     f->pid = fork();
     if (f->pid == 0)
-        run_process(sock[1], f->top);
+        run_process(sock[1], f->root);
     close(sock[1]);
     if (f->pid < 0) {
         int rc = -errno;
@@ -131,9 +132,9 @@ static int start_process(struct freezer *f)
     return poll_watch_start(f->loop, &f->watch, EPOLLIN);
 }
 
-int freezer_start(struct freezer *f, struct poll_loop *l, int top)
+int freezer_start(struct freezer *f, struct poll_loop *l, const struct root *root)
 {
-    *f = (struct freezer){.loop = l, .top = top, .watch.fd = -1};
+    *f = (struct freezer){.loop = l, .root = root, .watch.fd = -1};
     p9_link_init(&f->calls);
     return start_process(f);
 }

@@ -5,6 +5,7 @@
 
 #include "9p/link.h"
 #include "guest/poll.h"
+#include "guest/root.h"
 
 #define FREEZER_MSEC_MAX 30000
 
@@ -12,14 +13,14 @@ typedef void freezer_done(void *user, int rc);
 
 struct freezer {
     struct poll_loop *loop;
-    int top; /* an open descriptor of the file system; borrowed */
+    const struct root *root; /* borrowed */
     pid_t pid;
     struct poll_watch watch; /* our end of the socket to the process */
     struct p9_link calls;    /* struct freezer_call, answered in order */
 };
 
 /* Starts the process that does it. 0 or -errno. Also called again when it died; waiting calls then fail with -EIO. */
-int freezer_start(struct freezer *f, struct poll_loop *l, int top);
+int freezer_start(struct freezer *f, struct poll_loop *l, const struct root *root);
 void freezer_restart(struct freezer *f);
 
 /* For good: its process thaws what is frozen and ends. */

@@ -19,8 +19,11 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define RINGS_SHARE 16 /* of the guest's memory at most that part holds output nobody has fetched */
 
 struct pending_wait {
     struct p9_link link;
@@ -46,7 +49,10 @@ void job_unref(struct job *j)
 
 void jobs_init(struct jobs *js, struct poll_loop *l, int cgroup, int pts)
 {
+    struct sysinfo info;
     *js = (struct jobs){.loop = l, .cgroup = cgroup, .pts = pts};
+    sysinfo(&info);
+    js->rings.max = info.totalram * info.mem_unit / RINGS_SHARE;
     p9_link_init(&js->all);
     p9_link_init(&js->doomed);
 }
@@ -308,7 +314,7 @@ static void start(struct jobs *js, struct job *j, const struct spawn *s, const s
     p9_link_init(&j->waits);
     input_init(&j->input, js->loop, p->input, s->terminal);
     for (int i = 0; i < 2; i++) {
-        stream_init(&j->output[i], js->loop, p->output[i]);
+        stream_init(&j->output[i], js->loop, &js->rings, p->output[i]);
         j->output[i].drained = output_drained;
         j->output[i].user = j;
     }

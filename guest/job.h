@@ -20,6 +20,7 @@ struct jobs {
     struct p9_link all;    /* in the order of their start */
     struct p9_link doomed; /* cgroups to be removed when they are empty */
     unsigned running;
+    struct stream_budget rings;
 };
 
 struct job {

@@ -10,6 +10,7 @@
 #include "guest/control.h"
 #include "guest/files.h"
 #include "guest/modules.h"
+#include "guest/net.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +29,7 @@
 
 #define CONTROL_PORT "space.0"
 #define FILES_MAX    65536
+#define FILES_AGAIN_MSEC 100 /* a server that cannot start must not eat the machine */
 
 struct boot {
     struct agent agent;
@@ -49,8 +51,17 @@ void agent_power_off(struct agent *a)
 static void start_files(struct agent *a)
 {
     a->files = files_start(&a->root);
-    if (a->files < 0)
-        log_error("start the file server: %s", strerror((int)-a->files));
+    if (a->files >= 0)
+        return;
+    log_error("start the file server: %s", strerror((int)-a->files));
+    poll_timer_start(&a->loop, &a->files_again, FILES_AGAIN_MSEC);
+}
+
+static void files_again(struct poll_timer *t)
+{
+    struct agent *a = (struct agent *)(void *)((char *)t - offsetof(struct agent, files_again));
+    if (!power_going(&a->power))
+        start_files(a);
 }
 
 static void reap(struct agent *a)
@@ -62,7 +73,8 @@ static void reap(struct agent *a)
             continue;
         if (pid == a->files) {
             log_error("the file server ended (status %#x), it is started again", (unsigned)status);
-            start_files(a);
+            a->files = 0;
+            poll_timer_start(&a->loop, &a->files_again, FILES_AGAIN_MSEC);
         } else if (pid == a->freezer.pid) {
             log_error("the freezer ended (status %#x), it is started again", (unsigned)status);
             freezer_restart(&a->freezer);
@@ -189,10 +201,14 @@ int main(void)
     if (rc < 0)
         give_up(e.msg);
     set_limits();
+    rc = net_start_loopback();
+    if (rc < 0)
+        log_warn("start the loopback interface: %s", strerror(-rc));
     power_init(&a->power, &a->loop);
     jobs_init(&a->jobs, &a->loop, a->root.cgroup, a->root.pts);
-    if (watch_signals(a) < 0 || freezer_start(&a->freezer, &a->loop, a->root.top) < 0)
+    if (watch_signals(a) < 0 || freezer_start(&a->freezer, &a->loop, &a->root) < 0)
         give_up("out of descriptors at start");
+    a->files_again.fire = files_again;
     start_files(a);
     open_control(&boot);
     for (;;)

@@ -192,3 +192,12 @@ int root_switch(struct root *out, struct err *e)
     open_rest(out);
     return 0;
 }
+
+void root_protect(const struct root *r)
+{
+    int fd = openat(r->proc, "self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "-1000", 5) != 5)
+        log_warn("protect from running out of memory: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}

@@ -27,4 +27,7 @@ int root_prepare(struct err *e);
  */
 int root_switch(struct root *out, struct err *e);
 
+/* The calling process is not chosen when memory runs out. */
+void root_protect(const struct root *r);
+
 #endif

@@ -8,7 +8,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define STREAM_MIN 4096u
 /*
  * After it was read, a stream is left alone for this long. A writer of small pieces would otherwise be interrupted, and a message sent, for each of
  * them; now the pipe collects. What comes after a silence goes out at once.
@@ -82,10 +81,11 @@ static void answer_waiting(struct stream *s)
 
 static void grow(struct stream *s)
 {
-    size_t cap = s->cap ? s->cap * 2 : STREAM_MIN;
-    char *ring = malloc(cap);
+    size_t cap = s->cap ? s->cap * 2 : STREAM_SMALL;
+    char *ring = s->cap && s->budget->used + cap - s->cap > s->budget->max ? NULL : malloc(cap);
     if (!ring)
         return;
+    s->budget->used += cap - s->cap;
     for (uint64_t at = s->base; at < s->end;) {
         size_t from = (size_t)at & (s->cap - 1), n = (size_t)(s->end - at);
         size_t to = (size_t)at & (cap - 1);
@@ -170,9 +170,9 @@ static void rest_over(struct poll_timer *t)
     watch((struct stream *)(void *)((char *)t - offsetof(struct stream, rest)), true);
 }
 
-void stream_init(struct stream *s, struct poll_loop *l, int fd)
+void stream_init(struct stream *s, struct poll_loop *l, struct stream_budget *budget, int fd)
 {
-    *s = (struct stream){.loop = l, .watch = {fd, stream_ready}, .rest.fire = rest_over};
+    *s = (struct stream){.loop = l, .budget = budget, .watch = {fd, stream_ready}, .rest.fire = rest_over};
     p9_link_init(&s->reads);
     watch(s, true);
 }
@@ -212,6 +212,7 @@ void stream_finish(struct stream *s)
     s->drained = NULL;
     answer_waiting(s);
     free(s->ring);
+    s->budget->used -= s->cap;
     s->ring = NULL;
     s->cap = 0;
     s->base = s->end;

@@ -6,10 +6,17 @@
 #include "9p/server.h"
 #include "guest/poll.h"
 
+#define STREAM_SMALL 4096u
 #define STREAM_MAX (256u * 1024) /* kept unacknowledged; beyond it the job blocks */
+
+/* Memory of all rings together. Beyond it they stay at STREAM_SMALL. */
+struct stream_budget {
+    size_t used, max;
+};
 
 struct stream {
     struct poll_loop *loop;
+    struct stream_budget *budget;
     struct poll_watch watch; /* fd -1: closed, the stream ended */
     bool watching;
     struct poll_timer rest;
@@ -23,7 +30,7 @@ struct stream {
 };
 
 /* Takes over `fd` (non-blocking, readable); -1 for a stream that is at its end from the start. */
-void stream_init(struct stream *s, struct poll_loop *l, int fd);
+void stream_init(struct stream *s, struct poll_loop *l, struct stream_budget *budget, int fd);
 
 /* Answers the Tread now or later. Its offset acknowledges all before it. */
 void stream_read(struct stream *s, struct p9_request *r);

@@ -188,6 +188,13 @@ def nothing_is_inherited(g):
 
 
 @test
+def what_programs_expect(g):
+    eq(b"127.0.0.1", re.search(rb"inet addr:(\S+)|inet (\S+)/8", g.sh("ifconfig lo")[1])[1], "loopback")
+    eq("exit 0 0 0", g.sh("for p in /dev/fd/0 /dev/ptmx /dev/pts/ptmx /dev/shm /proc/1 /sys/kernel /run/lock; do test -e $p || exit 1; done")[0])
+    eq(b"-1000\n-1000\n", g.sh("for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = /init ] && [ ${p#/proc/} != 1 ]; then cat $p/oom_score_adj; fi; done")[1])
+
+
+@test
 def errors_of_spawn(g):
     fails(errno.ENOENT, g.job, "/no/such/program")
     fails(errno.ENOENT, g.job, "no-such-program")
