@@ -87,6 +87,13 @@ step() {
 	exit 1
 }
 
+# Runs what changes the host, which several instances may want at the same time. Nothing it starts inherits the lock.
+exclusively() {
+	exec 8>/run/lock/space-host.lock
+	flock 8
+	"$@" 8>&-
+}
+
 # wait_until SECONDS WHAT COMMAND...: polls with a deadline.
 wait_until() {
 	local limit=$1 what=$2 deadline
