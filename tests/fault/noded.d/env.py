@@ -171,7 +171,7 @@ class Env:
         if not self.libvirtd:
             return
         for name in run("virsh", "-q", "list", "--name").split():
-            run("virsh", "-q", "destroy", name)
+            subprocess.run(["virsh", "-q", "destroy", name], stdout=subprocess.DEVNULL, check=False)
         self.stop_libvirtd()
 
     # ---- guests ----
@@ -218,12 +218,13 @@ def as_uid(uid, *argv):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT).returncode
 
 
-def tests(namespace, env):
-    """Runs every test_NAME(env) in the order of the file; reports each, and ends with status 1 when one failed."""
+def tests(namespace, env, clean=None):
+    """Runs every test_NAME(env) in the order of the file; reports each, and ends with status 1 when one failed. `clean` comes after a
+    failure. Arguments are parts of the names of those to run."""
     import traceback
     failed = 0
     for name, test in list(namespace.items()):
-        if not name.startswith("test_"):
+        if not name.startswith("test_") or (sys.argv[1:] and not any(part in name for part in sys.argv[1:])):
             continue
         start = time.monotonic()
         try:
@@ -233,6 +234,8 @@ def tests(namespace, env):
             traceback.print_exc()
             verdict = "FAIL"
             failed += 1
+            if clean:
+                clean(env)
         print(f"{verdict} {name[5:].replace('_', ' ')} ({time.monotonic() - start:.2f} s)", flush=True)
         if env.noded and env.noded.poll() is not None:
             print(f"FAIL space-noded ended with {env.noded.returncode}: {env.log()[-3000:]}")
