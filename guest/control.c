@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tree on space.0: see control.h.
 //
-// A fid is a node: one of the table's kinds, and for those below /jobs/ID the job, which it keeps alive. What `info` and `activity` say is made
-// when they are opened, so that several reads fit together.
+// A fid is a node: one of the table's kinds, and for those below /jobs/ID the job, which it keeps
+// alive. What `info` and `activity` say is made when they are opened, so that several reads fit
+// together.
 #include "guest/control.h"
 
 #include "base/str.h"
@@ -24,7 +25,23 @@
 
 #define QID_JOB_SHIFT 4 /* a job's qids are its id + 1, and the kind's number */
 
-enum kind { TOP, INFO, CTL, ACTIVITY, SPAWN, JOBS, JOB, JOB_STDIN, JOB_EOF, JOB_STDOUT, JOB_STDERR, JOB_WAIT, JOB_SIGNAL, JOB_TTY, KINDS };
+enum kind {
+    TOP,
+    INFO,
+    CTL,
+    ACTIVITY,
+    SPAWN,
+    JOBS,
+    JOB,
+    JOB_STDIN,
+    JOB_EOF,
+    JOB_STDOUT,
+    JOB_STDERR,
+    JOB_WAIT,
+    JOB_SIGNAL,
+    JOB_TTY,
+    KINDS
+};
 
 struct node {
     enum kind kind;
@@ -50,7 +67,10 @@ static char *info_text(struct agent *a)
             hex[len++] = *s;
     hex[len] = 0;
     uname(&u);
-    return asprintf(&text, "protocol 1\nagent %s\nkernel %s\nboot-id %s\n", SPACE_VERSION, u.release, hex) < 0 ? NULL : text;
+    return asprintf(&text, "protocol 1\nagent %s\nkernel %s\nboot-id %s\n", SPACE_VERSION,
+                    u.release, hex) < 0
+               ? NULL
+               : text;
 }
 
 static uint64_t cpu_usec(const struct agent *a)
@@ -59,7 +79,8 @@ static uint64_t cpu_usec(const struct agent *a)
     unsigned long long user, nice, system, idle, iowait, irq, softirq;
     if (pread(a->root.stat, line, sizeof line - 1, 0) <= 0)
         return 0;
-    if (sscanf(line, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait, &irq, &softirq) != 7)
+    if (sscanf(line, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
+               &iowait, &irq, &softirq) != 7)
         return 0;
     return (user + nice + system + irq + softirq) * 1000000 / (uint64_t)sysconf(_SC_CLK_TCK);
 }
@@ -67,7 +88,10 @@ static uint64_t cpu_usec(const struct agent *a)
 static char *activity_text(struct agent *a)
 {
     char *text = NULL;
-    return asprintf(&text, "cpu_usec %" PRIu64 "\njobs %u\nuptime_msec %" PRIu64 "\n", cpu_usec(a), a->jobs.running, poll_now()) < 0 ? NULL : text;
+    return asprintf(&text, "cpu_usec %" PRIu64 "\njobs %u\nuptime_msec %" PRIu64 "\n", cpu_usec(a),
+                    a->jobs.running, poll_now()) < 0
+               ? NULL
+               : text;
 }
 
 static void reply_text(struct p9_request *r, const char *text)
@@ -145,7 +169,8 @@ static void write_signal(struct agent *a, struct node *n, struct p9_request *r)
     (void)a;
     if (d->len < sizeof text)
         memcpy(text, d->p, d->len);
-    reply_written(r, str_parse_u64(str_trim(text), 1000, &sig) < 0 ? -EINVAL : job_signal(n->job, (int)sig));
+    reply_written(r, str_parse_u64(str_trim(text), 1000, &sig) < 0 ? -EINVAL
+                                                                   : job_signal(n->job, (int)sig));
 }
 
 static void write_tty(struct agent *a, struct node *n, struct p9_request *r)
@@ -191,7 +216,8 @@ static struct node *node_of(const struct p9_fid *f)
 static struct p9_qid qid_of(enum kind kind, const struct job *j)
 {
     uint64_t job = kind >= JOB ? j->id + 1 : 0;
-    return (struct p9_qid){.type = S_ISDIR(kinds[kind].mode) ? P9_QTDIR : P9_QTFILE, .path = job << QID_JOB_SHIFT | kind};
+    return (struct p9_qid){.type = S_ISDIR(kinds[kind].mode) ? P9_QTDIR : P9_QTFILE,
+                           .path = job << QID_JOB_SHIFT | kind};
 }
 
 static struct node *node_new(enum kind kind, struct job *j)
@@ -285,7 +311,8 @@ static int check_open(const struct node *n, uint32_t flags)
     uint32_t access = flags & P9_ACCMODE;
     if (S_ISDIR(kinds[n->kind].mode))
         return access == P9_RDONLY ? 0 : EISDIR;
-    if ((access != P9_WRONLY && !kinds[n->kind].read) || (access != P9_RDONLY && !kinds[n->kind].write))
+    if ((access != P9_WRONLY && !kinds[n->kind].read) ||
+        (access != P9_RDONLY && !kinds[n->kind].write))
         return EACCES;
     return 0;
 }
@@ -345,7 +372,9 @@ static bool list_one(struct listing *l, enum kind kind, const struct job *j, uin
 {
     char name[24];
     snprintf(name, sizeof name, "%" PRIu64, j ? j->id : 0);
-    struct p9_dirent d = {.qid = qid_of(kind, j), .offset = offset, .type = S_ISDIR(kinds[kind].mode) ? DT_DIR : DT_REG};
+    struct p9_dirent d = {.qid = qid_of(kind, j),
+                          .offset = offset,
+                          .type = S_ISDIR(kinds[kind].mode) ? DT_DIR : DT_REG};
     d.name = p9_str_of(kinds[kind].name ? kinds[kind].name : name);
     return p9_dirent_pack(l->buf, l->size, &l->len, &d) == 0;
 }
@@ -437,8 +466,15 @@ static void fid_free(void *user, struct p9_fid *f)
 const struct p9_backend *control_backend(void)
 {
     static const struct p9_backend backend = {
-        .on = {[P9_Tattach] = on_attach, [P9_Twalk] = on_walk, [P9_Tlopen] = on_lopen, [P9_Tread] = on_read, [P9_Twrite] = on_write,
-               [P9_Tgetattr] = on_getattr, [P9_Treaddir] = on_readdir, [P9_Tunlinkat] = on_unlinkat, [P9_Tsetattr] = on_setattr,
+        .on = {[P9_Tattach] = on_attach,
+               [P9_Twalk] = on_walk,
+               [P9_Tlopen] = on_lopen,
+               [P9_Tread] = on_read,
+               [P9_Twrite] = on_write,
+               [P9_Tgetattr] = on_getattr,
+               [P9_Treaddir] = on_readdir,
+               [P9_Tunlinkat] = on_unlinkat,
+               [P9_Tsetattr] = on_setattr,
                [P9_Tfsync] = on_fsync},
         .fid_free = fid_free,
     };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of /ctl: see ctl.h. Whatever may block on the root file system is done by the freezer or a helper.
+// The commands of /ctl: see ctl.h. Whatever may block on the root file system is done by the
+// freezer or a helper.
 #include "guest/ctl.h"
 
 #include "base/str.h"
@@ -146,8 +147,15 @@ static const struct {
     int (*run)(struct command *c);
     int args;
 } commands[] = {
-    {"freeze", do_freeze, 1}, {"thaw", do_thaw, 0},     {"clock", do_clock, 1}, {"hostname", do_hostname, 1}, {"generation", do_generation, 1},
-    {"entropy", do_entropy, 1}, {"sync", do_sync, 0}, {"grow", do_grow, 0},   {"poweroff", do_poweroff, 0},
+    {"freeze", do_freeze, 1},
+    {"thaw", do_thaw, 0},
+    {"clock", do_clock, 1},
+    {"hostname", do_hostname, 1},
+    {"generation", do_generation, 1},
+    {"entropy", do_entropy, 1},
+    {"sync", do_sync, 0},
+    {"grow", do_grow, 0},
+    {"poweroff", do_poweroff, 0},
 };
 
 static int run(struct command *c)

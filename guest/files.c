@@ -32,7 +32,8 @@ static int open_uevents(void)
 /* Only what it needs stays open: ends of jobs' pipes here would keep them from ending. */
 static void keep_two(const struct root *root)
 {
-    int tree = fcntl(root->tree, F_DUPFD_CLOEXEC, PROC_FD + 1), proc = fcntl(root->proc, F_DUPFD_CLOEXEC, PROC_FD + 1);
+    int tree = fcntl(root->tree, F_DUPFD_CLOEXEC, PROC_FD + 1),
+        proc = fcntl(root->proc, F_DUPFD_CLOEXEC, PROC_FD + 1);
     dup3(tree, TREE_FD, O_CLOEXEC);
     dup3(proc, PROC_FD, O_CLOEXEC);
     syscall(SYS_close_range, PROC_FD + 1, ~0u, 0);
@@ -45,10 +46,12 @@ static void serve(void)
     struct files_backend backend = {.tree = TREE_FD};
     char text[4096];
     int uevents = open_uevents(), rc;
-    /* relative paths of magic links are how an O_PATH descriptor is opened: /proc may be covered in the guest */
+    /* relative paths of magic links are how an O_PATH descriptor is opened: /proc may be covered in
+     * the guest */
     if (fchdir(PROC_FD) < 0 || poll_init(&loop) < 0 || files_backend_init(&backend) < 0)
         _exit(1);
-    while ((rc = port_open(&port, &loop, FILES_PORT, files_backend(), files_backend_config(), &backend)) == -ENOENT)
+    while ((rc = port_open(&port, &loop, FILES_PORT, files_backend(), files_backend_config(),
+                           &backend)) == -ENOENT)
         if (recv(uevents, text, sizeof text, 0) < 0 && errno != ENOBUFS && errno != EINTR)
             break;
     if (rc < 0) {

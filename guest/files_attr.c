@@ -13,7 +13,8 @@
 #define GETATTR_BTIME 0x0800u
 #define GETATTR_GEN   0x1000u
 
-/* ext4's file handles are an inode number and its generation: works for objects of any type, without opening them. */
+/* ext4's file handles are an inode number and its generation: works for objects of any type,
+ * without opening them. */
 static bool generation(const struct file *f, uint64_t *out)
 {
     struct {
@@ -21,7 +22,8 @@ static bool generation(const struct file *f, uint64_t *out)
         uint32_t words[32];
     } handle = {.h.handle_bytes = sizeof handle.words};
     int mount;
-    if (name_to_handle_at(f->path, "", &handle.h, &mount, AT_EMPTY_PATH) < 0 || handle.h.handle_type != 1 || handle.h.handle_bytes != 8)
+    if (name_to_handle_at(f->path, "", &handle.h, &mount, AT_EMPTY_PATH) < 0 ||
+        handle.h.handle_type != 1 || handle.h.handle_bytes != 8)
         return false;
     *out = handle.words[1];
     return true;
@@ -29,7 +31,9 @@ static bool generation(const struct file *f, uint64_t *out)
 
 static struct stat stat_of(const struct statx *x)
 {
-    return (struct stat){.st_ino = x->stx_ino, .st_mode = x->stx_mode, .st_mtim = {x->stx_mtime.tv_sec, x->stx_mtime.tv_nsec}};
+    return (struct stat){.st_ino = x->stx_ino,
+                         .st_mode = x->stx_mode,
+                         .st_mtim = {x->stx_mtime.tv_sec, x->stx_mtime.tv_nsec}};
 }
 
 void files_getattr(struct p9_request *r)
@@ -38,7 +42,8 @@ void files_getattr(struct p9_request *r)
     struct p9_msg m = {0};
     struct p9_Rgetattr *a = &m.Rgetattr;
     struct statx x;
-    if (statx(f->path, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &x) < 0) {
+    if (statx(f->path, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
+              &x) < 0) {
         p9_fail(r, errno);
         return;
     }
@@ -110,7 +115,8 @@ static int set_mode(const struct file *f, mode_t mode)
     return chmod(files_link(f, link), mode & 07777) < 0 ? -errno : 0;
 }
 
-/* In the order of what may undo what: a change of owner clears set-id bits, a change of size sets times. */
+/* In the order of what may undo what: a change of owner clears set-id bits, a change of size sets
+ * times. */
 void files_setattr(struct p9_request *r)
 {
     const struct p9_Tsetattr *t = &r->t->Tsetattr;
@@ -122,7 +128,8 @@ void files_setattr(struct p9_request *r)
         rc = set_owner(f, t);
     if (rc == 0 && (t->valid & P9_SETATTR_MODE))
         rc = set_mode(f, t->mode);
-    if (rc == 0 && (t->valid & (P9_SETATTR_ATIME | P9_SETATTR_MTIME | P9_SETATTR_ATIME_SET | P9_SETATTR_MTIME_SET)))
+    if (rc == 0 && (t->valid & (P9_SETATTR_ATIME | P9_SETATTR_MTIME | P9_SETATTR_ATIME_SET |
+                                P9_SETATTR_MTIME_SET)))
         rc = set_times(f, t);
     files_reply(r, rc);
 }
@@ -136,8 +143,14 @@ void files_statfs(struct p9_request *r)
         p9_fail(r, errno);
         return;
     }
-    m.Rstatfs = (struct p9_Rstatfs){.type = (uint32_t)s.f_type, .bsize = (uint32_t)s.f_bsize, .blocks = s.f_blocks, .bfree = s.f_bfree,
-                                    .bavail = s.f_bavail, .files = s.f_files, .ffree = s.f_ffree, .namelen = (uint32_t)s.f_namelen};
+    m.Rstatfs = (struct p9_Rstatfs){.type = (uint32_t)s.f_type,
+                                    .bsize = (uint32_t)s.f_bsize,
+                                    .blocks = s.f_blocks,
+                                    .bfree = s.f_bfree,
+                                    .bavail = s.f_bavail,
+                                    .files = s.f_files,
+                                    .ffree = s.f_ffree,
+                                    .namelen = (uint32_t)s.f_namelen};
     m.Rstatfs.fsid = (uint64_t)(uint32_t)s.f_fsid.__val[1] << 32 | (uint32_t)s.f_fsid.__val[0];
     p9_reply(r, &m);
 }

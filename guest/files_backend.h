@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The root file system as a 9P tree; shared by files_*.c.
 //
-// Theory of operation. A fid holds an O_PATH descriptor, so it names its object whatever is renamed, and never a symlink's target. Walks go
-// name by name with O_NOFOLLOW below the clone of the root mount, which ".." does not leave. What needs a real descriptor or a path reaches the
-// object through /proc's magic link of its descriptor ("self/fd/N", relative to the clone of /proc that is the working directory). All calls are made
-// in order, in one thread, as root.
+// Theory of operation. A fid holds an O_PATH descriptor, so it names its object whatever is
+// renamed, and never a symlink's target. Walks go name by name with O_NOFOLLOW below the clone of
+// the root mount, which ".." does not leave. What needs a real descriptor or a path reaches the
+// object through /proc's magic link of its descriptor ("self/fd/N", relative to the clone of /proc
+// that is the working directory). All calls are made in order, in one thread, as root.
 #ifndef SPACE_GUEST_FILES_BACKEND_H
 #define SPACE_GUEST_FILES_BACKEND_H
 
@@ -12,7 +13,7 @@
 
 #include <sys/stat.h>
 
-#define FILES_FIDS_MAX 30000u /* two descriptors each at most, in a table of 65536 */
+#define FILES_FIDS_MAX  30000u /* two descriptors each at most, in a table of 65536 */
 #define FILES_XATTR_MAX 65536u
 
 struct files_backend {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Directory listings of the root file system (see files_backend.h).
 //
-// Offsets are the file system's own (ext4: a hash of the name), which stay valid while entries come and go. What getdents gave and the last reply had no
-// room for is kept, so that going on where it ended needs no seek.
+// Offsets are the file system's own (ext4: a hash of the name), which stay valid while entries come
+// and go. What getdents gave and the last reply had no room for is kept, so that going on where it
+// ended needs no seek.
 #include "guest/files_backend.h"
 
 #include <dirent.h>
@@ -23,7 +24,7 @@ struct entry { /* struct linux_dirent64 */
 };
 
 struct files_dir {
-    uint64_t next;  /* the offset that buf[at] continues from */
+    uint64_t next; /* the offset that buf[at] continues from */
     size_t at, len;
     _Alignas(8) char buf[DIR_BUF];
 };
@@ -69,8 +70,12 @@ static int list(struct file *f, void *buf, size_t size, size_t *len)
     const struct entry *e;
     int rc = 0;
     while ((e = peek(f, &rc))) {
-        struct p9_dirent d = {.offset = (uint64_t)e->off, .type = e->type, .name = p9_str_of(e->name)};
-        d.qid = (struct p9_qid){.type = e->type == DT_DIR ? P9_QTDIR : e->type == DT_LNK ? P9_QTSYMLINK : P9_QTFILE, .path = e->ino};
+        struct p9_dirent d = {
+            .offset = (uint64_t)e->off, .type = e->type, .name = p9_str_of(e->name)};
+        d.qid = (struct p9_qid){.type = e->type == DT_DIR   ? P9_QTDIR
+                                        : e->type == DT_LNK ? P9_QTSYMLINK
+                                                            : P9_QTFILE,
+                                .path = e->ino};
         if (p9_dirent_pack(buf, size, len, &d) < 0)
             return *len ? 0 : -EINVAL; /* as getdents says of a buffer that is too small */
         f->dir->at += e->reclen;

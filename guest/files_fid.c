@@ -192,10 +192,12 @@ void files_lopen(struct p9_request *r)
 }
 
 /* What O_CREAT opened without O_EXCL may have been there before, as anything. */
-static int create(const struct file *dir, const char *name, const struct p9_Tlcreate *t, struct stat *st)
+static int create(const struct file *dir, const char *name, const struct p9_Tlcreate *t,
+                  struct stat *st)
 {
     setfsgid(t->gid);
-    int fd = openat(dir->path, name, real_flags(t->flags) | O_CREAT | O_NOFOLLOW, t->mode & 07777), rc = -errno;
+    int fd = openat(dir->path, name, real_flags(t->flags) | O_CREAT | O_NOFOLLOW, t->mode & 07777),
+        rc = -errno;
     setfsgid(0);
     if (fd < 0)
         return rc;
@@ -248,14 +250,29 @@ static void fid_free(void *user, struct p9_fid *f)
 const struct p9_backend *files_backend(void)
 {
     static const struct p9_backend backend = {
-        .on = {[P9_Tattach] = files_attach,     [P9_Twalk] = files_walk,         [P9_Tlopen] = files_lopen,
-               [P9_Tlcreate] = files_lcreate,   [P9_Tclunk] = files_clunk,       [P9_Tread] = files_read,
-               [P9_Twrite] = files_write,       [P9_Tfsync] = files_fsync,       [P9_Tlock] = files_lock,
-               [P9_Tgetlock] = files_getlock,   [P9_Treaddir] = files_readdir,   [P9_Tgetattr] = files_getattr,
-               [P9_Tsetattr] = files_setattr,   [P9_Tstatfs] = files_statfs,     [P9_Treadlink] = files_readlink,
-               [P9_Txattrwalk] = files_xattrwalk, [P9_Txattrcreate] = files_xattrcreate,
-               [P9_Tmkdir] = files_mkdir,       [P9_Tmknod] = files_mknod,       [P9_Tsymlink] = files_symlink,
-               [P9_Tlink] = files_link_to,      [P9_Trenameat] = files_renameat, [P9_Tunlinkat] = files_unlinkat},
+        .on = {[P9_Tattach] = files_attach,
+               [P9_Twalk] = files_walk,
+               [P9_Tlopen] = files_lopen,
+               [P9_Tlcreate] = files_lcreate,
+               [P9_Tclunk] = files_clunk,
+               [P9_Tread] = files_read,
+               [P9_Twrite] = files_write,
+               [P9_Tfsync] = files_fsync,
+               [P9_Tlock] = files_lock,
+               [P9_Tgetlock] = files_getlock,
+               [P9_Treaddir] = files_readdir,
+               [P9_Tgetattr] = files_getattr,
+               [P9_Tsetattr] = files_setattr,
+               [P9_Tstatfs] = files_statfs,
+               [P9_Treadlink] = files_readlink,
+               [P9_Txattrwalk] = files_xattrwalk,
+               [P9_Txattrcreate] = files_xattrcreate,
+               [P9_Tmkdir] = files_mkdir,
+               [P9_Tmknod] = files_mknod,
+               [P9_Tsymlink] = files_symlink,
+               [P9_Tlink] = files_link_to,
+               [P9_Trenameat] = files_renameat,
+               [P9_Tunlinkat] = files_unlinkat},
         .fid_free = fid_free,
     };
     return &backend;

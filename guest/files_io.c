@@ -43,7 +43,8 @@ void files_write(struct p9_request *r)
         return;
     }
     while (m.Rwrite.count < t->data.len) {
-        ssize_t n = pwrite(f->io, (const char *)t->data.p + m.Rwrite.count, t->data.len - m.Rwrite.count, (off_t)(t->offset + m.Rwrite.count));
+        ssize_t n = pwrite(f->io, (const char *)t->data.p + m.Rwrite.count,
+                           t->data.len - m.Rwrite.count, (off_t)(t->offset + m.Rwrite.count));
         if (n <= 0 && m.Rwrite.count == 0) {
             p9_fail(r, n < 0 ? errno : EIO);
             return;
@@ -61,7 +62,9 @@ void files_fsync(struct p9_request *r)
     char link[32];
     int fd = f->io, rc;
     if (fd < 0) {
-        fd = S_ISREG(f->mode) || S_ISDIR(f->mode) ? open(files_link(f, link), O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+        fd = S_ISREG(f->mode) || S_ISDIR(f->mode)
+                 ? open(files_link(f, link), O_RDONLY | O_NONBLOCK | O_CLOEXEC)
+                 : -1;
         if (fd < 0) {
             p9_fail(r, EBADF);
             return;
@@ -78,7 +81,10 @@ static int lock_range(uint8_t type, uint64_t start, uint64_t length, struct floc
     static const short types[] = {F_RDLCK, F_WRLCK, F_UNLCK};
     if (type >= sizeof types / sizeof *types || start > INT64_MAX || length > INT64_MAX - start)
         return -EINVAL;
-    *out = (struct flock){.l_type = types[type], .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)length};
+    *out = (struct flock){.l_type = types[type],
+                          .l_whence = SEEK_SET,
+                          .l_start = (off_t)start,
+                          .l_len = (off_t)length};
     return 0;
 }
 
@@ -114,7 +120,9 @@ void files_getlock(struct p9_request *r)
         p9_fail(r, -rc);
         return;
     }
-    m.Rgetlock.type = lock.l_type == F_RDLCK ? P9_LOCK_RDLCK : lock.l_type == F_WRLCK ? P9_LOCK_WRLCK : P9_LOCK_UNLCK;
+    m.Rgetlock.type = lock.l_type == F_RDLCK   ? P9_LOCK_RDLCK
+                      : lock.l_type == F_WRLCK ? P9_LOCK_WRLCK
+                                               : P9_LOCK_UNLCK;
     m.Rgetlock.start = (uint64_t)lock.l_start;
     m.Rgetlock.length = (uint64_t)lock.l_len;
     m.Rgetlock.proc_id = lock.l_pid > 0 ? (uint32_t)lock.l_pid : t->proc_id;

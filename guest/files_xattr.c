@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Extended attributes of the root file system's objects (see files_backend.h).
 //
-// 9P2000.L has no message to remove an attribute: as Linux's client and spacefs do it, an empty value that must replace one (XATTR_REPLACE) removes it.
+// 9P2000.L has no message to remove an attribute: as Linux's client and spacefs do it, an empty
+// value that must replace one (XATTR_REPLACE) removes it.
 #include "guest/files_backend.h"
 
 #include <errno.h>
@@ -30,11 +31,13 @@ void files_xattr_free(struct files_xattr *x)
 static ssize_t fetch(const struct file *f, const char *name, void *buf, size_t size)
 {
     char link[32];
-    ssize_t n = *name ? getxattr(files_link(f, link), name, buf, size) : listxattr(files_link(f, link), buf, size);
+    ssize_t n = *name ? getxattr(files_link(f, link), name, buf, size)
+                      : listxattr(files_link(f, link), buf, size);
     return n < 0 ? -errno : n;
 }
 
-static struct file *value_new(const struct file *of, const char *name, struct files_backend *b, ssize_t *size)
+static struct file *value_new(const struct file *of, const char *name, struct files_backend *b,
+                              ssize_t *size)
 {
     *size = fetch(of, name, b->buf, FILES_XATTR_MAX);
     if (*size < 0)
@@ -112,7 +115,9 @@ int files_xattr_commit(const struct file *f)
     if (x->have != x->size)
         return -EINVAL;
     files_link(f, link);
-    int rc = x->size == 0 && x->flags == XATTR_REPLACE ? removexattr(link, x->name) : setxattr(link, x->name, x->value, x->size, (int)x->flags);
+    int rc = x->size == 0 && x->flags == XATTR_REPLACE
+                 ? removexattr(link, x->name)
+                 : setxattr(link, x->name, x->value, x->size, (int)x->flags);
     return rc < 0 ? -errno : 0;
 }
 
@@ -120,7 +125,8 @@ void files_xattr_read(struct p9_request *r)
 {
     const struct files_xattr *x = files_of(r->fid)->xattr;
     struct p9_msg m = {0};
-    size_t at = r->t->Tread.offset < x->size ? (size_t)r->t->Tread.offset : x->size, n = x->size - at;
+    size_t at = r->t->Tread.offset < x->size ? (size_t)r->t->Tread.offset : x->size,
+           n = x->size - at;
     if (x->writing) {
         p9_fail(r, EBADF);
         return;

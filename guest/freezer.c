@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Freezes and thaws the root file system: see freezer.h.
 //
-// FIFREEZE waits for writers and writes back all that is dirty, so a process of its own does it. That process is also the watchdog: once the file
-// system is frozen it waits for `thaw` at most as long as it was told, whatever became of everybody else. It touches no file.
+// FIFREEZE waits for writers and writes back all that is dirty, so a process of its own does it.
+// That process is also the watchdog: once the file system is frozen it waits for `thaw` at most as
+// long as it was told, whatever became of everybody else. It touches no file.
 #include "guest/freezer.h"
 
 #include "base/log.h"
@@ -69,7 +70,8 @@ static void run_process(int sock, const struct root *root)
     root_protect(root);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
-    if (dup2(sock, STDIN_FILENO) < 0 || dup2(root->top, STDOUT_FILENO) < 0 || syscall(SYS_close_range, 3, ~0u, 0) < 0)
+    if (dup2(sock, STDIN_FILENO) < 0 || dup2(root->top, STDOUT_FILENO) < 0 ||
+        syscall(SYS_close_range, 3, ~0u, 0) < 0)
         _exit(1);
     thaw(STDOUT_FILENO); /* an earlier one may have died in between */
     serve(STDIN_FILENO, STDOUT_FILENO);
@@ -141,7 +143,8 @@ int freezer_start(struct freezer *f, struct poll_loop *l, const struct root *roo
 
 void freezer_stop(struct freezer *f)
 {
-    uint32_t command = 0; /* said aloud, as a helper's copy of our end would keep it from seeing the end of all */
+    uint32_t command =
+        0; /* said aloud, as a helper's copy of our end would keep it from seeing the end of all */
     if (f->watch.fd >= 0)
         (void)!send(f->watch.fd, &command, sizeof command, MSG_NOSIGNAL);
     hang_up(f);

@@ -19,14 +19,16 @@ struct freezer {
     struct p9_link calls;    /* struct freezer_call, answered in order */
 };
 
-/* Starts the process that does it. 0 or -errno. Also called again when it died; waiting calls then fail with -EIO. */
+/* Starts the process that does it. 0 or -errno. Also called again when it died; waiting calls then
+ * fail with -EIO. */
 int freezer_start(struct freezer *f, struct poll_loop *l, const struct root *root);
 void freezer_restart(struct freezer *f);
 
 /* For good: its process thaws what is frozen and ends. */
 void freezer_stop(struct freezer *f);
 
-/* `msec` 1 to FREEZER_MSEC_MAX. `done` gets 0, -EBUSY (frozen already) or another -errno. 0 or -ENOMEM, -EPIPE. */
+/* `msec` 1 to FREEZER_MSEC_MAX. `done` gets 0, -EBUSY (frozen already) or another -errno. 0 or
+ * -ENOMEM, -EPIPE. */
 int freezer_freeze(struct freezer *f, unsigned msec, freezer_done *done, void *user);
 /* `done` gets 0, or -EINVAL when it was not frozen any more. */
 int freezer_thaw(struct freezer *f, freezer_done *done, void *user);

@@ -11,8 +11,8 @@ typedef int helper_work(void *arg);
 typedef void helper_done(void *user, int rc);
 
 /*
- * Forks and runs work(arg) with all of this process's memory and descriptors as they are now. `done` is called once, later. 0, or -errno and no call.
- * The child is reaped with all others.
+ * Forks and runs work(arg) with all of this process's memory and descriptors as they are now.
+ * `done` is called once, later. 0, or -errno and no call. The child is reaped with all others.
  */
 int helper_start(struct poll_loop *l, helper_work *work, void *arg, helper_done *done, void *user);
 

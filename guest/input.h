@@ -13,10 +13,12 @@ struct input {
     struct p9_link writes;
 };
 
-/* Takes over `fd` (non-blocking, writable). For a terminal the end of input is ^D, and the descriptor stays open. */
+/* Takes over `fd` (non-blocking, writable). For a terminal the end of input is ^D, and the
+ * descriptor stays open. */
 void input_init(struct input *in, struct poll_loop *l, int fd, bool terminal);
 
-/* Answers the Twrite now or later: its whole count, or EPIPE. One that is flushed halfway is answered with what the pipe took. */
+/* Answers the Twrite now or later: its whole count, or EPIPE. One that is flushed halfway is
+ * answered with what the pipe took. */
 void input_write(struct input *in, struct p9_request *r);
 
 /* Closes after everything written before. */

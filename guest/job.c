@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs: see job.h.
 //
-// Theory of operation. STARTING (the child is on its way to exec; not listed, its id is taken) -> RUNNING -> ENDED (the first process was reaped) ->
-// GONE (forgotten; lives on for open fids). `wait` is answered when the end marks are known: for pipes at once (what was read, and what lies in the
-// pipe), for a terminal when it has been read empty after the end, which the ring's limit may delay until the client reads on.
+// Theory of operation. STARTING (the child is on its way to exec; not listed, its id is taken) ->
+// RUNNING -> ENDED (the first process was reaped) -> GONE (forgotten; lives on for open fids).
+// `wait` is answered when the end marks are known: for pipes at once (what was read, and what lies
+// in the pipe), for a terminal when it has been read empty after the end, which the ring's limit
+// may delay until the client reads on.
 #include "guest/job.h"
 
 #include "base/log.h"
@@ -23,7 +25,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define RINGS_SHARE 16 /* of the guest's memory at most that part holds output nobody has fetched */
+#define RINGS_SHARE 16 /* of the guest's memory at most that part holds output nobody has fetched  \
+                        */
 
 struct pending_wait {
     struct p9_link link;
@@ -310,7 +313,12 @@ static void spawn_cancel(struct p9_request *r)
 
 static void start(struct jobs *js, struct job *j, const struct spawn *s, const struct spawned *p)
 {
-    *j = (struct job){.jobs = js, .id = s->id, .pid = p->pid, .refs = 1, .terminal = s->terminal, .exec = {p->status, exec_ready}};
+    *j = (struct job){.jobs = js,
+                      .id = s->id,
+                      .pid = p->pid,
+                      .refs = 1,
+                      .terminal = s->terminal,
+                      .exec = {p->status, exec_ready}};
     p9_link_init(&j->waits);
     input_init(&j->input, js->loop, p->input, s->terminal);
     for (int i = 0; i < 2; i++) {

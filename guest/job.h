@@ -15,7 +15,7 @@ enum job_state { JOB_STARTING, JOB_RUNNING, JOB_ENDED, JOB_GONE };
 
 struct jobs {
     struct poll_loop *loop;
-    int cgroup, pts;       /* as in struct root; borrowed */
+    int cgroup, pts; /* as in struct root; borrowed */
     struct hmap by_id, by_pid;
     struct p9_link all;    /* in the order of their start */
     struct p9_link doomed; /* cgroups to be removed when they are empty */
@@ -32,18 +32,20 @@ struct job {
     unsigned refs;
     enum job_state state;
     bool terminal, reaped, marked;
-    int status;             /* as wait(2) gives it, once reaped */
-    uint64_t mark[2];       /* once marked */
+    int status;       /* as wait(2) gives it, once reaped */
+    uint64_t mark[2]; /* once marked */
     struct stream output[2];
     struct input input;
-    struct p9_link waits;   /* Treads of `wait` */
-    struct p9_request *starter; /* the Twrite to be answered when exec went well or not; NULL when flushed */
+    struct p9_link waits; /* Treads of `wait` */
+    struct p9_request
+        *starter; /* the Twrite to be answered when exec went well or not; NULL when flushed */
     struct poll_watch exec;
 };
 
 void jobs_init(struct jobs *js, struct poll_loop *l, int cgroup, int pts);
 
-/* Starts what the record in the Twrite `r` says; answers it. A flush of it does not stop the job. */
+/* Starts what the record in the Twrite `r` says; answers it. A flush of it does not stop the job.
+ */
 void jobs_spawn(struct jobs *js, struct p9_request *r);
 
 /* A job that started, or NULL. Borrowed; job_ref to keep. */

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // space-daemon: PID 1 of a guest. Boots it, then serves the host until the machine is switched off.
 //
-// Theory of operation. PID 1 runs one loop that never touches the root file system, so nothing that happens to it (frozen, full, broken) stops
-// control. Files are served by a process of its own on space.1; freezing is done by another (freezer.h). Both are started again when they die.
-// Ports appear a while after their driver, so uevents tell when to look again.
+// Theory of operation. PID 1 runs one loop that never touches the root file system, so nothing that
+// happens to it (frozen, full, broken) stops control. Files are served by a process of its own on
+// space.1; freezing is done by another (freezer.h). Both are started again when they die. Ports
+// appear a while after their driver, so uevents tell when to look again.
 #include "base/err.h"
 #include "base/log.h"
 #include "guest/agent.h"
@@ -27,8 +28,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CONTROL_PORT "space.0"
-#define FILES_MAX    65536
+#define CONTROL_PORT     "space.0"
+#define FILES_MAX        65536
 #define FILES_AGAIN_MSEC 100 /* a server that cannot start must not eat the machine */
 
 struct boot {
@@ -142,7 +143,9 @@ static void uevent_ready(struct poll_watch *w, uint32_t events)
 static void watch_uevents(struct boot *b)
 {
     struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = 1};
-    b->uevents = (struct poll_watch){socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT), uevent_ready};
+    b->uevents = (struct poll_watch){
+        socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT),
+        uevent_ready};
     if (b->uevents.fd < 0 || bind(b->uevents.fd, (struct sockaddr *)&address, sizeof address) < 0)
         log_error("listen for uevents: %s", strerror(errno));
     else
@@ -173,7 +176,8 @@ static void set_limits(void)
     umask(0);
 }
 
-/* Nothing can be served without a root: the host sees the machine end, and the reason is in the kernel's log. */
+/* Nothing can be served without a root: the host sees the machine end, and the reason is in the
+ * kernel's log. */
 static void give_up(const char *why)
 {
     log_error("%s", why);
@@ -187,7 +191,8 @@ int main(void)
     struct agent *a = &boot.agent;
     struct err e = {0};
     if (getpid() != 1) {
-        fprintf(stderr, "space-daemon %s is PID 1 of a guest and does nothing else\n", SPACE_VERSION);
+        fprintf(stderr, "space-daemon %s is PID 1 of a guest and does nothing else\n",
+                SPACE_VERSION);
         return 1;
     }
     int rc = root_prepare(&e);

@@ -10,7 +10,8 @@
 
 #define POLL_BATCH 32
 
-/* A descriptor that is watched; embedded in its owner. The descriptor is the owner's to close, after poll_watch_stop. */
+/* A descriptor that is watched; embedded in its owner. The descriptor is the owner's to close,
+ * after poll_watch_stop. */
 struct poll_watch {
     int fd;
     void (*ready)(struct poll_watch *w, uint32_t events); /* EPOLL* bits */
@@ -33,7 +34,8 @@ struct poll_loop {
 /* 0 or -errno. */
 int poll_init(struct poll_loop *l);
 
-/* Starts or changes watching for `events` (EPOLLERR and EPOLLHUP always come). 0 or -errno. Callbacks may do anything, freeing the watch included. */
+/* Starts or changes watching for `events` (EPOLLERR and EPOLLHUP always come). 0 or -errno.
+ * Callbacks may do anything, freeing the watch included. */
 int poll_watch_start(struct poll_loop *l, struct poll_watch *w, uint32_t events);
 int poll_watch_set(struct poll_loop *l, struct poll_watch *w, uint32_t events);
 /* No callback comes after this. */

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // A virtio-serial port that carries 9P sessions: see port.h.
 //
-// Theory of operation. Two states: without a session, input is thrown away until a preamble, which is echoed and starts a session; with one, input is
-// the session's. A hang-up (nobody connected on the host) ends it. Between a hang-up and the next connection the guest may not have run at all (the VM was
-// paused): both changes then arrive as one and no POLLHUP is ever seen. The new preamble gives it away: at a message's start its first four bytes
-// are no valid size, so the session dies, and the preamble is looked for in what was just read; in the middle of a message, the peer falls silent after it (it
-// waits for the echo), so a message that stops in its middle with a preamble at the end is one after STALE_MSEC.
+// Theory of operation. Two states: without a session, input is thrown away until a preamble, which
+// is echoed and starts a session; with one, input is the session's. A hang-up (nobody connected on
+// the host) ends it. Between a hang-up and the next connection the guest may not have run at all
+// (the VM was paused): both changes then arrive as one and no POLLHUP is ever seen. The new
+// preamble gives it away: at a message's start its first four bytes are no valid size, so the
+// session dies, and the preamble is looked for in what was just read; in the middle of a message,
+// the peer falls silent after it (it waits for the echo), so a message that stops in its middle
+// with a preamble at the end is one after STALE_MSEC.
 //
-// A connection and its first bytes arrive on different queues: a preamble may be read while EPOLLHUP still is on. So a hang-up counts only after somebody
-// was seen connected.
+// A connection and its first bytes arrive on different queues: a preamble may be read while
+// EPOLLHUP still is on. So a hang-up counts only after somebody was seen connected.
 //
-// Events are edge-triggered, as EPOLLHUP stays on while nobody is connected. The kernel hands out input by the page and takes 32 KiB a write.
+// Events are edge-triggered, as EPOLLHUP stays on while nobody is connected. The kernel hands out
+// input by the page and takes 32 KiB a write.
 #include "guest/port.h"
 
 #include "base/log.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +57,8 @@ static void want_output(struct port *p, bool blocked)
     if (p->out_blocked == blocked)
         return;
     p->out_blocked = blocked;
-    poll_watch_set(p->loop, &p->watch, EPOLLIN | EPOLLHUP | EPOLLET | (blocked ? (uint32_t)EPOLLOUT : 0));
+    poll_watch_set(p->loop, &p->watch,
+                   EPOLLIN | EPOLLHUP | EPOLLET | (blocked ? (uint32_t)EPOLLOUT : 0));
 }
 
 static void write_output(struct port *p)
@@ -140,7 +145,8 @@ static bool preamble_byte_valid(size_t at, char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
 }
 
-/* Looks for a preamble; true when its last byte is at buf[*used - 1]. 'S' occurs only at its start, so one position is all there is to remember. */
+/* Looks for a preamble; true when its last byte is at buf[*used - 1]. 'S' occurs only at its start,
+ * so one position is all there is to remember. */
 static bool find_preamble(struct port *p, const char *buf, size_t len, size_t *used)
 {
     for (size_t i = 0; i < len; i++) {
@@ -236,7 +242,8 @@ static void feed(struct port *p, const char *buf, size_t len)
         char tail[PORT_PREAMBLE_LEN];
         memcpy(tail, p->tail, sizeof tail);
         end_session(p);
-        (void)find_preamble(p, tail, sizeof tail, &used); /* whole in what came before: answered then */
+        (void)find_preamble(p, tail, sizeof tail,
+                            &used); /* whole in what came before: answered then */
         if (p->matched == PORT_PREAMBLE_LEN)
             p->matched = 0;
     }
@@ -277,6 +284,9 @@ static void read_input(struct port *p)
 
 static void port_turn(struct port *p)
 {
+    if (p->server &&
+        p9_server_input(p->server, "", 0) < 0) /* it may have died over what it had put aside */
+        end_session(p);
     write_output(p);
     read_input(p);
     write_output(p);
@@ -322,8 +332,8 @@ static int find_port(const char *name, char *path, size_t size)
     return rc;
 }
 
-int port_open(struct port *p, struct poll_loop *l, const char *name, const struct p9_backend *backend,
-              const struct p9_server_config *config, void *user)
+int port_open(struct port *p, struct poll_loop *l, const char *name,
+              const struct p9_backend *backend, const struct p9_server_config *config, void *user)
 {
     char path[300];
     int rc = find_port(name, path, sizeof path);
@@ -332,8 +342,13 @@ int port_open(struct port *p, struct poll_loop *l, const char *name, const struc
     int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    *p = (struct port){.loop = l, .watch = {fd, port_ready}, .backend = backend, .config = config, .user = user,
-                       .stale.fire = stale_fired, .more.fire = more_fired};
+    *p = (struct port){.loop = l,
+                       .watch = {fd, port_ready},
+                       .backend = backend,
+                       .config = config,
+                       .user = user,
+                       .stale.fire = stale_fired,
+                       .more.fire = more_fired};
     p->out_end = &p->out;
     p->in = malloc(INPUT_SIZE);
     if (!p->in)

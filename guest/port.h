@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A virtio-serial port that carries 9P sessions, one after the other (docs/protocol/guest.md, "Preamble").
+// A virtio-serial port that carries 9P sessions, one after the other (docs/protocol/guest.md,
+// "Preamble").
 #ifndef SPACE_GUEST_PORT_H
 #define SPACE_GUEST_PORT_H
 
@@ -19,8 +20,9 @@ struct port {
     struct p9_server *server; /* NULL: looking for a preamble */
     size_t matched;           /* bytes of a preamble seen */
     char preamble[PORT_PREAMBLE_LEN];
-    char tail[PORT_PREAMBLE_LEN]; /* the last bytes of input, to find a preamble in after the fact */
-    uint32_t have, left;          /* of the current message: bytes of its size field, bytes to come */
+    char
+        tail[PORT_PREAMBLE_LEN]; /* the last bytes of input, to find a preamble in after the fact */
+    uint32_t have, left; /* of the current message: bytes of its size field, bytes to come */
     uint8_t size_field[4];
     struct poll_timer stale; /* a message stopped in its middle, with what looks like a preamble */
     struct poll_timer more;  /* input was left for the next turn */
@@ -31,10 +33,11 @@ struct port {
 };
 
 /*
- * Finds the port of that name, opens it and starts serving: `backend`, `config` and `user` as p9_server_create wants them. Returns 0, -ENOENT when there
- * is no such port (yet), or another -errno.
+ * Finds the port of that name, opens it and starts serving: `backend`, `config` and `user` as
+ * p9_server_create wants them. Returns 0, -ENOENT when there is no such port (yet), or another
+ * -errno.
  */
-int port_open(struct port *p, struct poll_loop *l, const char *name, const struct p9_backend *backend,
-              const struct p9_server_config *config, void *user);
+int port_open(struct port *p, struct poll_loop *l, const char *name,
+              const struct p9_backend *backend, const struct p9_server_config *config, void *user);
 
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Switches the machine off: see power.h. Every process of the guest descends from PID 1, so none is left when it has no children.
+// Switches the machine off: see power.h. Every process of the guest descends from PID 1, so none is
+// left when it has no children.
 #include "guest/power.h"
 
 #include "guest/helper.h"

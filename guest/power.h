@@ -18,7 +18,8 @@ struct power {
 
 void power_init(struct power *p, struct poll_loop *l);
 
-/* TERM to all, KILL after 3 s, sync, root read-only, off. Returns at once, and there is no way back. Further calls change nothing. */
+/* TERM to all, KILL after 3 s, sync, root read-only, off. Returns at once, and there is no way
+ * back. Further calls change nothing. */
 void power_off(struct power *p);
 
 /* True from then on: nothing is to be started again. */

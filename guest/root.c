@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The guest's root file system: see root.h.
 //
-// The daemon's text and data lie in the initramfs (a ramfs, never given up), so that it runs on when the root file system is frozen or broken.
-// Clones of mounts (open_tree) cannot be reached, covered or unmounted by anything in the guest that has not root's rights over this process.
+// The daemon's text and data lie in the initramfs (a ramfs, never given up), so that it runs on
+// when the root file system is frozen or broken. Clones of mounts (open_tree) cannot be reached,
+// covered or unmounted by anything in the guest that has not root's rights over this process.
 #include "guest/root.h"
 
 #include "base/cleanup.h"
@@ -61,7 +62,8 @@ static bool is_disk(int bus, const char *device)
     char path[300], type[16] = "";
     snprintf(path, sizeof path, "%s/device", device);
     AUTO_CLOSE int fd = openat(bus, path, O_RDONLY | O_CLOEXEC);
-    return fd >= 0 && read(fd, type, sizeof type - 1) > 0 && !strncmp(type, VIRTIO_BLOCK, strlen(VIRTIO_BLOCK));
+    return fd >= 0 && read(fd, type, sizeof type - 1) > 0 &&
+           !strncmp(type, VIRTIO_BLOCK, strlen(VIRTIO_BLOCK));
 }
 
 /* The bus has found its devices when its module is loaded, whatever their drivers do. */
@@ -117,15 +119,18 @@ static void mount_rest(void)
         {"devpts", "dev/pts", "devpts", "gid=5,mode=620,ptmxmode=666", MS_NOSUID | MS_NOEXEC, 0755},
         {"tmpfs", "dev/shm", "tmpfs", "mode=1777", MS_NOSUID | MS_NODEV, 01777},
         {"tmpfs", "run", "tmpfs", "mode=0755", MS_NOSUID | MS_NODEV, 0755},
-        {"cgroup2", "sys/fs/cgroup", "cgroup2", "nsdelegate", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0755},
+        {"cgroup2", "sys/fs/cgroup", "cgroup2", "nsdelegate", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+         0755},
     };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
         int rc = mount_one(&rest[i]);
         if (rc < 0)
             log_warn("mount /%s: %s", rest[i].target, strerror(-rc));
     }
-    static const char *const links[][2] = {
-        {"/proc/self/fd", "dev/fd"}, {"/proc/self/fd/0", "dev/stdin"}, {"/proc/self/fd/1", "dev/stdout"}, {"/proc/self/fd/2", "dev/stderr"}};
+    static const char *const links[][2] = {{"/proc/self/fd", "dev/fd"},
+                                           {"/proc/self/fd/0", "dev/stdin"},
+                                           {"/proc/self/fd/1", "dev/stdout"},
+                                           {"/proc/self/fd/2", "dev/stderr"}};
     for (size_t i = 0; i < sizeof links / sizeof *links; i++)
         if (symlink(links[i][0], links[i][1]) < 0 && errno != EEXIST)
             log_warn("make /%s: %s", links[i][1], strerror(errno));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The guest's root file system: mounts it, makes it the root of PID 1, and keeps what the daemon needs of it reachable whatever is mounted over it.
+// The guest's root file system: mounts it, makes it the root of PID 1, and keeps what the daemon
+// needs of it reachable whatever is mounted over it.
 #ifndef SPACE_GUEST_ROOT_H
 #define SPACE_GUEST_ROOT_H
 
@@ -21,8 +22,9 @@ struct root {
 int root_prepare(struct err *e);
 
 /*
- * Mounts /dev/vda (ext4) and what belongs into it, and makes it the root of the calling process. A machine without any disk (a host that tries out its
- * acceleration boots one) stays in the initramfs. Waits for a disk's device up to 10 s. Returns 0 or -errno; the process is still in the
+ * Mounts /dev/vda (ext4) and what belongs into it, and makes it the root of the calling process. A
+ * machine without any disk (a host that tries out its acceleration boots one) stays in the
+ * initramfs. Waits for a disk's device up to 10 s. Returns 0 or -errno; the process is still in the
  * initramfs then.
  */
 int root_switch(struct root *out, struct err *e);

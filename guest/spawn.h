@@ -20,7 +20,8 @@ struct spawn {
     void *memory;
 };
 
-/* The parent's ends; with a terminal `output[0]` and `input` are its master, and output[1] is -1. All close-on-exec and non-blocking. */
+/* The parent's ends; with a terminal `output[0]` and `input` are its master, and output[1] is -1.
+ * All close-on-exec and non-blocking. */
 struct spawned {
     pid_t pid;
     int input, output[2];
@@ -34,7 +35,8 @@ void spawn_finish(struct spawn *s);
 /* Columns and rows of "80x24"; 0 or -EINVAL. `text` need not end in NUL. */
 int spawn_parse_size(const char *text, size_t len, unsigned short *columns, unsigned short *rows);
 
-/* Forks into the cgroup behind `cgroup` (-1: none); `pts` is the devpts mount. Never waits for the child. 0 or -errno. */
+/* Forks into the cgroup behind `cgroup` (-1: none); `pts` is the devpts mount. Never waits for the
+ * child. 0 or -errno. */
 int spawn_start(const struct spawn *s, int cgroup, int pts, struct spawned *out);
 
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job's output: see stream.h. The ring's index is the offset modulo its size, a power of two that grows with need.
+// A job's output: see stream.h. The ring's index is the offset modulo its size, a power of two that
+// grows with need.
 #include "guest/stream.h"
 
 #include <errno.h>
@@ -9,8 +10,9 @@
 #include <unistd.h>
 
 /*
- * After it was read, a stream is left alone for this long. A writer of small pieces would otherwise be interrupted, and a message sent, for each of
- * them; now the pipe collects. What comes after a silence goes out at once.
+ * After it was read, a stream is left alone for this long. A writer of small pieces would otherwise
+ * be interrupted, and a message sent, for each of them; now the pipe collects. What comes after a
+ * silence goes out at once.
  */
 #define REST_MSEC 2
 
@@ -172,7 +174,8 @@ static void rest_over(struct poll_timer *t)
 
 void stream_init(struct stream *s, struct poll_loop *l, struct stream_budget *budget, int fd)
 {
-    *s = (struct stream){.loop = l, .budget = budget, .watch = {fd, stream_ready}, .rest.fire = rest_over};
+    *s = (struct stream){
+        .loop = l, .budget = budget, .watch = {fd, stream_ready}, .rest.fire = rest_over};
     p9_link_init(&s->reads);
     watch(s, true);
 }

@@ -16,8 +16,9 @@ struct user {
 };
 
 /*
- * `spec` is a name, or uid[:gid]. A uid that /etc/passwd does not know has its own number as group, home `/` and shell /bin/sh; root is known
- * without a file. Reads the guest's files: for child processes only. 0, or -EINVAL for an unknown name.
+ * `spec` is a name, or uid[:gid]. A uid that /etc/passwd does not know has its own number as group,
+ * home `/` and shell /bin/sh; root is known without a file. Reads the guest's files: for child
+ * processes only. 0, or -EINVAL for an unknown name.
  */
 int user_find(const char *spec, struct user *out);
 
