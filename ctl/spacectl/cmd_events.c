@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 enum { OPT_FOLLOW, OPT_SINCE };
 
 static const struct option_def options[] = {
-    [OPT_FOLLOW] = {'f', "follow", NULL, "go on with what happens from now on, until interrupted"},
+    [OPT_FOLLOW] = {'f', "follow", NULL, "print what happens from now on, until interrupted"},
     [OPT_SINCE] = {0, "since", "SEQ", "only events behind this sequence number"},
     {0, NULL, NULL, NULL},
 };
@@ -32,10 +33,13 @@ static int select_since(const struct tree *t, int fd, const char *since, struct 
 static int run(const struct command *self, const struct tree *t, const struct args *a,
                struct err *e)
 {
+    bool follow = args_value(a, OPT_FOLLOW) != NULL;
     const char *since = args_value(a, OPT_SINCE);
-    int flags = args_value(a, OPT_FOLLOW) ? 0 : O_NONBLOCK;
+    int flags = follow ? 0 : O_NONBLOCK;
     char buf[65536];
     (void)self;
+    if (!since && !follow)
+        since = "0"; /* a reader starts at what is to come, unless it says otherwise */
     AUTO_CLOSE int fd = tree_file(t, "events", flags | (since ? O_RDWR : O_RDONLY), e);
     if (fd < 0)
         return fd;
@@ -57,6 +61,8 @@ const struct command command_events = {
     .name = "events",
     .usage = "[-f] [--since SEQ]",
     .summary = "print events, a line of JSON each",
+    .help = "Without -f, those that are kept. With -f, those that come, after those since SEQ if "
+            "given.\n",
     .options = options,
     .run = run,
 };

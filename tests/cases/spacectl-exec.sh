@@ -45,7 +45,7 @@ eq left "$(spacectl exec "$box" sh -c 'sleep 60 & echo left')"
 at_most 20 $((SECONDS - began)) "seconds with a child left behind"
 
 # Nobody reads any more.
-spacectl exec "$box" yes 2>/dev/null | head -n 1 >/dev/null && ends=("${PIPESTATUS[@]}")
+spacectl exec "$box" yes 2>/dev/null | head -n 1 >/dev/null || ends=("${PIPESTATUS[@]}")
 eq 141 "${ends[0]}" "status after SIGPIPE"
 
 # Signals reach the program.

@@ -7,7 +7,10 @@ cd "$TESTTMP"
 mkdir scratch
 export TMPDIR=$TESTTMP/scratch
 name=t-$$
-defer spacectl template rm "$name"
+remove_template() {
+	[ ! -d "$SPACE/templates/$name" ] || spacectl template rm "$name"
+}
+defer remove_template
 
 mkdir -p root/{bin,sbin,dev,proc,sys,run,tmp,etc,root,home/u}
 cp "$(command -v busybox)" root/bin/busybox
@@ -25,8 +28,12 @@ refused() {
 }
 
 head -c 5000 good.tar >cut.tar
-refused truncated cut.tar
-gzip -c good.tar | head -c 20000 >cut.tar.gz
+refused "cannot read cut.tar" cut.tar
+tar -cf small.tar good.tar
+head -c $(($(stat -c %s good.tar) / 512 * 512 + 512)) small.tar >whole-members.tar # only the end mark is missing
+refused truncated whole-members.tar
+gzip -k good.tar
+head -c 20000 good.tar.gz >cut.tar.gz
 refused "cannot read" cut.tar.gz
 : >empty.tar
 refused "cannot read" empty.tar
