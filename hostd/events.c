@@ -173,6 +173,9 @@ void failure_record(struct space *s, uint32_t uid, const char *path, int code, c
     char *line = r->line[r->next++ % FAILURES_KEPT];
     snprintf(line, FAILURE_LENGTH, "%s %s %s %s\n", time, path, strerrorname_np(code) ? strerrorname_np(code) : "EIO", sentence);
     line[FAILURE_LENGTH - 2] = line[FAILURE_LENGTH - 2] ? '\n' : 0;
+    for (char *c = line; *c && c[1]; c++) /* it may quote a name with newlines: one failure stays one line */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
 }
 
 char *failure_text(struct space *s, uint32_t uid)
