@@ -9,19 +9,16 @@
 #include "base/str.h"
 #include "guest/agent.h"
 #include "guest/ctl.h"
+#include "guest/report.h"
 #include "guest/spawn.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
-#include <time.h>
-#include <unistd.h>
 
 #define QID_JOB_SHIFT 4 /* a job's qids are its id + 1, and the kind's number */
 
@@ -48,51 +45,6 @@ struct node {
     struct job *job; /* a reference, for kinds from JOB on */
     char *text;      /* of an opened INFO or ACTIVITY */
 };
-
-/* ---- contents ---- */
-
-static char *info_text(struct agent *a)
-{
-    struct utsname u;
-    char boot[64] = "", *text = NULL;
-    int fd = openat(a->root.proc, "sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, boot, sizeof boot - 1);
-    if (fd >= 0)
-        close(fd);
-    boot[n > 0 ? strcspn(boot, "\n") : 0] = 0;
-    char hex[40];
-    size_t len = 0;
-    for (const char *s = boot; *s && len < sizeof hex - 1; s++)
-        if (*s != '-')
-            hex[len++] = *s;
-    hex[len] = 0;
-    uname(&u);
-    return asprintf(&text, "protocol 1\nagent %s\nkernel %s\nboot-id %s\n", SPACE_VERSION,
-                    u.release, hex) < 0
-               ? NULL
-               : text;
-}
-
-static uint64_t cpu_usec(const struct agent *a)
-{
-    char line[256] = "";
-    unsigned long long user, nice, system, idle, iowait, irq, softirq;
-    if (pread(a->root.stat, line, sizeof line - 1, 0) <= 0)
-        return 0;
-    if (sscanf(line, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
-               &iowait, &irq, &softirq) != 7)
-        return 0;
-    return (user + nice + system + irq + softirq) * 1000000 / (uint64_t)sysconf(_SC_CLK_TCK);
-}
-
-static char *activity_text(struct agent *a)
-{
-    char *text = NULL;
-    return asprintf(&text, "cpu_usec %" PRIu64 "\njobs %u\nuptime_msec %" PRIu64 "\n", cpu_usec(a),
-                    a->jobs.running, poll_now()) < 0
-               ? NULL
-               : text;
-}
 
 static void reply_text(struct p9_request *r, const char *text)
 {
@@ -191,9 +143,9 @@ static const struct {
     char *(*text)(struct agent *a);
 } kinds[KINDS] = {
     [TOP] = {"/", TOP, S_IFDIR | 0500, NULL, NULL, NULL},
-    [INFO] = {"info", TOP, S_IFREG | 0400, read_text, NULL, info_text},
+    [INFO] = {"info", TOP, S_IFREG | 0400, read_text, NULL, report_info},
     [CTL] = {"ctl", TOP, S_IFREG | 0200, NULL, write_ctl, NULL},
-    [ACTIVITY] = {"activity", TOP, S_IFREG | 0400, read_text, NULL, activity_text},
+    [ACTIVITY] = {"activity", TOP, S_IFREG | 0400, read_text, NULL, report_activity},
     [SPAWN] = {"spawn", TOP, S_IFREG | 0200, NULL, write_spawn, NULL},
     [JOBS] = {"jobs", TOP, S_IFDIR | 0700, NULL, NULL, NULL},
     [JOB] = {NULL, JOBS, S_IFDIR | 0500, NULL, NULL, NULL},

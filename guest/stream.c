@@ -10,11 +10,12 @@
 #include <unistd.h>
 
 /*
- * After it was read, a stream is left alone for this long. A writer of small pieces would otherwise
- * be interrupted, and a message sent, for each of them; now the pipe collects. What comes after a
- * silence goes out at once.
+ * A stream that had little is left alone for a while after it was read. A writer of small pieces
+ * would otherwise be interrupted, and a message sent, for each of them; now the pipe collects. What
+ * comes after a silence goes out at once, and who fills the pipe is never made to wait.
  */
-#define REST_MSEC 2
+#define REST_MSEC  2
+#define REST_BELOW (32u * 1024)
 
 struct pending_read {
     struct p9_link link;
@@ -158,8 +159,9 @@ static void stream_ready(struct poll_watch *w, uint32_t events)
 {
     struct stream *s = (struct stream *)(void *)((char *)w - offsetof(struct stream, watch));
     (void)events;
+    uint64_t before = s->end;
     bool empty = stream_drain(s);
-    if (s->watching) {
+    if (s->watching && s->end - before < REST_BELOW) {
         watch(s, false);
         poll_timer_start(s->loop, &s->rest, REST_MSEC);
     }
