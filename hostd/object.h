@@ -29,6 +29,8 @@ struct template {
     struct template_row row;
     bool named; /* listed under its name */
     bool busy;  /* being sealed */
+    bool copying;       /* its #copy is open and not committed, */
+    struct ref copied;  /* and brought this head */
     struct wait_list ready;   /* waiting for it to leave `creating` */
     struct wait_list sealing; /* waiting for the seal in progress */
 };

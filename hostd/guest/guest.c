@@ -22,7 +22,7 @@
 #define PREAMBLE_LEN  38
 #define DISCARD_MAX   (64u << 20) /* bytes thrown away before the echo: more is a flood */
 #define TICK_MSEC     1000u
-#define GUEST_MSIZE   (512u * 1024)
+#define GUEST_MSIZE   P9_MSIZE_MAX /* as large as our own sessions': whole writes pass */
 
 enum port_state { PORT_CLOSED, PORT_PREAMBLE, PORT_VERSION, PORT_ATTACHING, PORT_READY };
 

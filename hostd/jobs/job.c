@@ -75,6 +75,21 @@ static int open_spools(struct job *j, struct err *e)
     return rc < 0 ? rc : spool_open(&j->stream[JOB_STDERR].spool, path, (uint64_t)j->row.err_base, e);
 }
 
+long job_read(const struct job *j, enum job_output o, uint64_t offset, void *out, size_t len)
+{
+    char path[512];
+    spool_path(j, o, path);
+    return spool_read(&j->stream[o].spool, path, offset, out, len);
+}
+
+/* A job that ended and whose streams ended keeps no descriptors: there may be thousands. */
+void job_close_spools(struct job *j)
+{
+    for (int i = 0; i < 2; i++)
+        if (job_ended(j) && j->stream[i].ended)
+            spool_close(&j->stream[i].spool);
+}
+
 void job_save(struct job *j)
 {
     struct err e = {0};
@@ -177,6 +192,7 @@ void job_finish(struct job *j, enum job_state state, int64_t code)
                    job_status(j, status));
         db_commit(j->sandbox->space->db, NULL);
     }
+    job_close_spools(j);
     wait_done_all(&j->waiters, 0, NULL);
     job_wake_readers(j);
 }
@@ -477,6 +493,7 @@ static void load_job(void *user, const void *data)
         log_error("job '%s': %s", row->name, e.msg);
     for (int i = 0; job_ended(j) && i < 2; i++)
         j->stream[i].ended = true;
+    job_close_spools(j);
 }
 
 int jobs_load(struct space *s, struct err *e)
@@ -492,6 +509,7 @@ void jobs_lost(struct sandbox *sb)
             job_finish(j, JOB_LOST, 0);
         for (int i = 0; i < 2; i++)
             j->stream[i].ended = j->row.state != JOB_NEW;
+        job_close_spools(j);
         job_wake_readers(j);
     }
 }

@@ -30,6 +30,7 @@ struct job {
     bool attached;             /* its files in the guest are open */
     unsigned epoch;            /* counts attachments */
     uint32_t wait_fid, stdin_fid;
+    unsigned stdin_opens;      /* writers that have stdin open: the last one's close is its end */
     uv_timer_t *timeout;
 };
 
@@ -60,6 +61,8 @@ void job_stdin_eof(struct job *j);
 /* "new", "running", "exit N", "signal N", "lost". Returns out. */
 char *job_status(const struct job *j, char out[32]);
 bool job_ended(const struct job *j);
+/* Spooled output from `offset` (not before the spool's base). Bytes, 0 at the end of what is there, -errno. */
+long job_read(const struct job *j, enum job_output o, uint64_t offset, void *out, size_t len);
 /* May a reader at `offset` of the stream be told that it is at the end? */
 bool job_stream_at_end(const struct job *j, enum job_output o, uint64_t offset);
 

@@ -83,6 +83,15 @@ static void pump_later(struct job *j, enum job_output o)
     uv_timer_start(t, retry_fired, RETRY_MSEC, 0);
 }
 
+/* job_output is the job's: a stream may have what the other one does not use, but at least half. */
+static uint64_t keep_limit(const struct job *j, enum job_output o)
+{
+    uint64_t limit = j->sandbox->space->config.job_output;
+    const struct spool *other = &j->stream[o == JOB_STDOUT ? JOB_STDERR : JOB_STDOUT].spool;
+    uint64_t used = other->end - other->base;
+    return limit - (used < limit / 2 ? used : limit / 2);
+}
+
 static void output_arrived(void *user, int err, const struct p9_msg *r)
 {
     struct pump *p = user;
@@ -92,7 +101,7 @@ static void output_arrived(void *user, int err, const struct p9_msg *r)
     if (!stale(p)) {
         st->reading = false;
         if (err == 0 && r->Rread.data.len) {
-            if (spool_append(&st->spool, r->Rread.data.p, r->Rread.data.len, j->sandbox->space->config.job_output, &e) < 0) {
+            if (spool_append(&st->spool, r->Rread.data.p, r->Rread.data.len, keep_limit(j, p->output), &e) < 0) {
                 log_error("job '%s': %s", j->row.name, e.msg);
                 pump_later(j, p->output);
             } else {
@@ -102,6 +111,7 @@ static void output_arrived(void *user, int err, const struct p9_msg *r)
             if (err < 0)
                 log_warn("job '%s': its output cannot be read any more: %s", j->row.name, strerror(-err));
             st->ended = true;
+            job_close_spools(j);
         }
         wait_done_all(&st->readers, 0, NULL);
     }

@@ -13,6 +13,7 @@ void job_detach(struct job *j);
 /* The end, once: saves, tells, wakes. */
 void job_finish(struct job *j, enum job_state state, int64_t code);
 void job_save(struct job *j);
+void job_close_spools(struct job *j);
 void job_wake_readers(struct job *j);
 void job_arm_timeout(struct job *j);
 

@@ -2,6 +2,8 @@
 // Spooled streams: see spool.h.
 #include "hostd/jobs/spool.h"
 
+#include "base/cleanup.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -52,12 +54,15 @@ int spool_append(struct spool *s, const void *data, size_t len, uint64_t limit, 
     return 0;
 }
 
-long spool_read(const struct spool *s, uint64_t offset, void *out, size_t len)
+long spool_read(const struct spool *s, const char *path, uint64_t offset, void *out, size_t len)
 {
+    AUTO_CLOSE int opened = -1;
     if (offset >= s->end)
         return 0;
+    if (s->fd < 0 && (opened = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0)
+        return -errno;
     if (len > s->end - offset)
         len = (size_t)(s->end - offset);
-    ssize_t n = pread(s->fd, out, len, (off_t)offset);
+    ssize_t n = pread(s->fd < 0 ? opened : s->fd, out, len, (off_t)offset);
     return n < 0 ? -errno : (long)n;
 }

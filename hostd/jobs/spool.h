@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct spool {
-    int fd;        /* -1 until opened */
+    int fd;        /* -1 while closed: a job that ended keeps none open */
     uint64_t base; /* bytes before it were dropped */
     uint64_t end;  /* bytes appended since ever */
 };
@@ -22,7 +22,7 @@ void spool_close(struct spool *s);
 /* Appends; then drops from the front what exceeds `limit` bytes. 0 or -errno (a full disk: the bytes are not taken). */
 int spool_append(struct spool *s, const void *data, size_t len, uint64_t limit, struct err *e);
 
-/* Reads at `offset` (>= base). Bytes read, 0 at the end, -errno. */
-long spool_read(const struct spool *s, uint64_t offset, void *out, size_t len);
+/* Reads at `offset` (>= base). Bytes read, 0 at the end, -errno. A closed spool is opened at `path` for the moment. */
+long spool_read(const struct spool *s, const char *path, uint64_t offset, void *out, size_t len);
 
 #endif

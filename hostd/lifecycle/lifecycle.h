@@ -64,7 +64,7 @@ void template_load(struct template *t, const struct ref *ref, struct waiter *w);
 
 /* ---- shared inside lifecycle/ ---- */
 
-enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
+enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
 
 struct op {
     struct op *next;

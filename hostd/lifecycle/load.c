@@ -132,6 +132,20 @@ static int wait_ready(struct space *s, struct wait_list *l, const int64_t *state
     return 0;
 }
 
+/* Can the ref be loaded as things are now? Asked before anything is moved. */
+static int check_current(struct space *s, const struct ref *ref, struct err *e)
+{
+    const struct snapshot *sn = ref->kind == REF_SNAPSHOT ? snapshot_by_id(s, ref->id) : NULL;
+    const struct template *t = ref->kind == REF_TEMPLATE ? template_by_id(s, ref->id) : NULL;
+    const struct sandbox *src = ref->kind == REF_SANDBOX ? sandbox_by_id(s, ref->id) : NULL;
+    if (src && src->named && ref->generation != (uint64_t)src->row.generation && sandbox_state(src) != SANDBOX_CREATING)
+        return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again", ref->generation,
+                       src->row.name, src->row.generation);
+    if ((sn && sn->row.state != ARTIFACT_FAILED) || (t && !t->row.deleted && t->row.state == ARTIFACT_READY) || (src && src->named))
+        return 0;
+    return err_set(e, ESTALE, "what this head names is gone or not ready");
+}
+
 int capture_ref(struct space *s, struct sandbox *sb, const struct ref *ref, uint32_t kind, uint64_t id, bool seal, bool *consistent,
                 struct err *e)
 {
@@ -245,6 +259,9 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
         return op->ref.generation == (uint64_t)sb->row.generation
                    ? 0 /* it is in that state */
                    : err_set(e, ESTALE, "the ref is of an earlier load of this sandbox: read its head again");
+    rc = check_current(sb->space, &op->ref, e);
+    if (rc < 0)
+        return rc;
     ref_format(&op->ref, sb->row.want);
     sb->row.desired = SANDBOX_RUNNING;
     sandbox_set_state(sb, touched || before == SANDBOX_ROLLING_BACK ? SANDBOX_ROLLING_BACK : SANDBOX_CREATING, NULL);
@@ -255,7 +272,8 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
     if (rc == 0)
         rc = make_object(sb, &op->ref, e);
     if (rc < 0) {
-        if (sb->guest && (before == SANDBOX_RUNNING || before == SANDBOX_PAUSED) && sandbox_state(sb) == SANDBOX_ROLLING_BACK)
+        bool intact = sb->guest ? before == SANDBOX_RUNNING || before == SANDBOX_PAUSED : before == SANDBOX_STOPPED;
+        if (intact && rc != -ECANCELED)
             sandbox_set_state(sb, before, "the new head could not be loaded");
         return rc;
     }

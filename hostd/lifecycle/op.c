@@ -134,6 +134,20 @@ static int run_vm_lost(struct sandbox *sb, struct op *op)
     return 0;
 }
 
+/* memory or vcpus changed before anyone used it: the same disk under a new machine */
+static int run_restart(struct sandbox *sb, struct err *e)
+{
+    if (!sb->row.object || sandbox_state(sb) == SANDBOX_STOPPED)
+        return 0;
+    sandbox_set_state(sb, SANDBOX_CREATING, NULL);
+    int rc = vm_kill(sb, e);
+    if (rc == 0)
+        rc = vm_boot(sb, e);
+    if (rc == 0)
+        sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
+    return rc;
+}
+
 /* hostd started again (or libvirt came back): take up what the row and libvirt say. */
 static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
 {
@@ -183,6 +197,7 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_KILL: return run_kill(sb, e);
     case OP_CAPTURE: return capture_run(sb, op, e);
     case OP_GROW: return run_grow(sb, op, e);
+    case OP_RESTART: return run_restart(sb, e);
     case OP_RECOVER: return run_recover(sb, op, e);
     case OP_VM_LOST: return run_vm_lost(sb, op);
     case OP_DESTROY: destroy_run(sb); return 0;
@@ -197,7 +212,7 @@ static void settle_failure(struct sandbox *sb, const struct op *op, int rc, cons
         sandbox_set_error(sb, "%s", e->msg[0] ? e->msg : strerror(-rc));
     if (state_is_transitional(sandbox_state(sb)) && sandbox_state(sb) != SANDBOX_DESTROYING) {
         struct err ignored = {0};
-        bool next_decides = op->next && (op->next->kind == OP_KILL || op->next->kind == OP_DESTROY || op->next->kind == OP_LOAD);
+        bool next_decides = op->next && (op->next->kind == OP_KILL || op->next->kind == OP_DESTROY || op->next->kind == OP_LOAD || op->next->kind == OP_RESTART);
         if (next_decides || sb->copy == COPY_HELD)
             return; /* aborted in favour of the next one, which starts from here */
         vm_kill(sb, &ignored);
@@ -328,7 +343,7 @@ static bool is_current_load(const struct sandbox *sb)
     return sb->ops && sb->ops->kind == OP_LOAD;
 }
 
-/* Boots an untouched sandbox anew, with what its row says now. */
+/* A machine that was started already is started anew; one that was not takes its size from the row when its time comes. */
 int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct err *e)
 {
     if (sb->row.touched && sandbox_state(sb) != SANDBOX_STOPPED)
@@ -342,16 +357,9 @@ int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct e
     if (vcpus)
         sb->row.vcpus = vcpus;
     rc = sandbox_save(sb, e);
-    if (rc < 0 || sb->copy == COPY_HELD || sandbox_state(sb) == SANDBOX_STOPPED)
-        return rc;
-    struct op *op = op_new(OP_LOAD);
-    if (ref_parse(sb->row.want, &op->ref) < 0) {
-        free(op);
-        return err_set(e, EBUSY, "sandbox '%s' has no head", sb->row.name);
-    }
-    op->delay = is_current_load(sb) && sb->ops->delay;
-    op_submit(sb, op, true, NULL);
-    return 0;
+    if (rc == 0 && sb->slot_taken)
+        op_submit(sb, op_new(OP_RESTART), true, NULL);
+    return rc;
 }
 
 void sandbox_load(struct sandbox *sb, const struct ref *ref, struct waiter *w)

@@ -10,7 +10,7 @@ static const struct {
     const char *name;
     unsigned next; /* states it may move to */
 } states[SANDBOX_STATE_COUNT] = {
-    [SANDBOX_CREATING] = {"creating", S(RUNNING) | S(FAILED) | S(DESTROYING) | S(STOPPED)},
+    [SANDBOX_CREATING] = {"creating", S(RUNNING) | S(PAUSED) | S(FAILED) | S(DESTROYING) | S(STOPPED)},
     [SANDBOX_RUNNING] = {"running", S(PAUSED) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
     [SANDBOX_PAUSED] = {"paused", S(RUNNING) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
     [SANDBOX_STOPPING] = {"stopping", S(STOPPED) | S(FAILED) | S(DESTROYING)},

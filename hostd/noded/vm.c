@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct vm {
-    virConnectPtr conn;
+    struct vms_use use;
     virDomainPtr dom;
 };
 
@@ -16,22 +16,21 @@ static void vm_finish(struct vm *m)
 {
     if (m->dom)
         virDomainFree(m->dom);
-    if (m->conn)
-        virConnectClose(m->conn);
+    vms_give(&m->use);
 }
 
 #define AUTO_VM __attribute__((cleanup(vm_finish)))
 
-/* Connection and domain. -ESRCH when there is no such domain; the connection is then still there. */
+/* A connection and the domain. -ESRCH when there is none; the connection is then still there. */
 static int vm_find(struct vms *v, const char *what, uint64_t id, struct vm *m, struct err *e)
 {
     char name[64];
-    m->conn = vms_connection(v, what, id, e);
-    if (!m->conn)
-        return -ENOTCONN;
+    int rc = vms_take(v, what, id, &m->use, e);
+    if (rc < 0)
+        return rc;
     vms_name(v, id, name);
-    m->dom = virDomainLookupByName(m->conn, name);
-    return m->dom ? 0 : vms_fail(v, m->conn, what, id, e);
+    m->dom = virDomainLookupByName(m->use.conn, name);
+    return m->dom ? 0 : vms_fail(&m->use, what, id, e);
 }
 
 int vms_active(struct vms *v, uint64_t id, struct err *e)
@@ -41,7 +40,7 @@ int vms_active(struct vms *v, uint64_t id, struct err *e)
     if (rc < 0)
         return rc == -ESRCH ? 0 : rc;
     int active = virDomainIsActive(m.dom);
-    return active < 0 ? vms_fail(v, m.conn, "look for", id, e) : active;
+    return active < 0 ? vms_fail(&m.use, "look for", id, e) : active;
 }
 
 int vms_start(struct vms *v, uint64_t id, const char *xml, struct err *e)
@@ -52,8 +51,8 @@ int vms_start(struct vms *v, uint64_t id, const char *xml, struct err *e)
         return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already", (unsigned long long)id);
     if (rc != -ESRCH)
         return rc;
-    m.dom = virDomainCreateXML(m.conn, xml, 0);
-    return m.dom ? 0 : vms_fail(v, m.conn, "start", id, e);
+    m.dom = virDomainCreateXML(m.use.conn, xml, 0);
+    return m.dom ? 0 : vms_fail(&m.use, "start", id, e);
 }
 
 int vms_destroy(struct vms *v, uint64_t id, struct err *e)
@@ -64,7 +63,7 @@ int vms_destroy(struct vms *v, uint64_t id, struct err *e)
         return rc == -ESRCH ? 0 : rc;
     if (virDomainDestroy(m.dom) == 0)
         return 0;
-    rc = vms_fail(v, m.conn, "end", id, e);
+    rc = vms_fail(&m.use, "end", id, e);
     return vms_active(v, id, NULL) == 0 ? 0 : rc; /* it may have ended by itself meanwhile */
 }
 
@@ -77,7 +76,7 @@ static int set_state(struct vms *v, uint64_t id, const char *what, int want, int
         return rc;
     if (virDomainGetState(m.dom, &state, NULL, 0) == 0 && state == want)
         return 0;
-    return move(m.dom) == 0 ? 0 : vms_fail(v, m.conn, what, id, e);
+    return move(m.dom) == 0 ? 0 : vms_fail(&m.use, what, id, e);
 }
 
 int vms_pause(struct vms *v, uint64_t id, struct err *e)
@@ -98,7 +97,7 @@ int vms_resize_disk(struct vms *v, uint64_t id, uint64_t bytes, struct err *e)
         return rc;
     if (virDomainBlockResize(m.dom, "vda", bytes, VIR_DOMAIN_BLOCK_RESIZE_BYTES) == 0)
         return 0;
-    return vms_fail(v, m.conn, "grow the disk of", id, e);
+    return vms_fail(&m.use, "grow the disk of", id, e);
 }
 
 int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss, bool *ret_running, struct err *e)
@@ -110,13 +109,13 @@ int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_
     if (rc < 0)
         return rc;
     if (virDomainGetInfo(m.dom, &info) < 0)
-        return vms_fail(v, m.conn, "measure", id, e);
+        return vms_fail(&m.use, "measure", id, e);
     *ret_cpu_nsec = info.cpuTime;
     *ret_running = info.state == VIR_DOMAIN_RUNNING;
     *ret_rss = 0;
     int n = virDomainMemoryStats(m.dom, mem, VIR_DOMAIN_MEMORY_STAT_NR, 0);
     if (n < 0)
-        return vms_fail(v, m.conn, "measure", id, e);
+        return vms_fail(&m.use, "measure", id, e);
     for (int i = 0; i < n; i++)
         if (mem[i].tag == VIR_DOMAIN_MEMORY_STAT_RSS)
             *ret_rss = mem[i].val * 1024;
@@ -134,14 +133,15 @@ static const char *state_name(const virDomainStatsRecord *r)
 
 int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user, struct err *e)
 {
-    AUTO_VM struct vm m = {.conn = vms_connection(v, "list", 0, e)};
-    if (!m.conn)
-        return -ENOTCONN;
+    AUTO_VM struct vm m = {0};
     virDomainStatsRecordPtr *records = NULL;
-    int n = virConnectGetAllDomainStats(m.conn, VIR_DOMAIN_STATS_STATE, &records,
+    int rc = vms_take(v, "list", 0, &m.use, e);
+    if (rc < 0)
+        return rc;
+    int n = virConnectGetAllDomainStats(m.use.conn, VIR_DOMAIN_STATS_STATE, &records,
                                         VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT);
     if (n < 0)
-        return vms_fail(v, m.conn, "list", 0, e);
+        return vms_fail(&m.use, "list", 0, e);
     for (int i = 0; i < n; i++) {
         uint64_t id = vms_id(v, records[i]->dom);
         if (id)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // libvirt: one connection that comes back by itself, domains PREFIX-ID, and what happens to them.
 //
-// Operations block and may be called from any thread; each ends in bounded time even when libvirtd hangs (its connection is given
-// up after 20 s), except those that wait for a QEMU that hangs: vms_destroy of that domain ends these. Without a connection they
-// fail with ENOTCONN. A domain that is not there is ESRCH.
+// Operations block and may be called from any thread. One that waits for a QEMU that hangs ends when vms_destroy ends that QEMU, one that
+// waits for a libvirtd that hangs when libvirtd goes on or ends. Without libvirtd they fail with ENOTCONN, also from 20 s after it began
+// to hang. A domain that is not there is ESRCH.
 #ifndef SPACE_NODED_VM_H
 #define SPACE_NODED_VM_H
 

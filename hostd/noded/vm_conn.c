@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connection to libvirtd and the events that it brings. Operations on domains: vm.c. See vm.h.
 //
-// Theory of operation. One thread owns the connection: it connects, subscribes, runs libvirt's event loop until the connection
-// closes, and connects again. Workers borrow a reference to the connection. What the thread learns goes into a list under the lock
-// and wakes the loop (uv_async), which runs the hooks: so hooks see a connection's `connected` before any of its events. The thread
-// may hang in a connect to a libvirtd that is stopped: then there is no connection, and nothing else waits for it.
+// Theory of operation. One thread owns a connection that only brings events: it connects, subscribes, runs libvirt's event loop until
+// the connection closes, and connects again. What it learns goes into a list under the lock and wakes the loop (uv_async), which runs the
+// hooks: so hooks see a connection's `connected` before any of its events. The thread may hang in a connect to a libvirtd that is stopped:
+// then there is no connection, and nothing else waits for it.
+//
+// Operations use connections of their own, one for each that is in progress, kept for the next one. No connection is ever used by two
+// threads at a time, nor by a thread and the timer of keepalives: in libvirt before 10.3 (Debian 12 has 9.0) that ends in a jump through
+// a stack frame that is gone (CVE-2024-4418; seen here). So only the connection for events has keepalives. When it is lost, the others
+// are not used again: a generation that is not the current one marks them.
 #include "hostd/noded/vm_impl.h"
 
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/noded/queue.h"
 
 #include <errno.h>
 #include <libvirt/virterror.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,10 +42,12 @@ struct vms {
     struct vms_hooks hooks;
     uv_async_t async;
     pthread_t thread;
-    int wake_timer;      /* libvirt's; pulled to end a wait in its event loop */
-    atomic_bool closed;  /* the current connection is gone */
+    bool closed; /* the connection for events is gone; the thread's */
     pthread_mutex_t lock; /* for what follows */
-    virConnectPtr conn;  /* NULL while there is none */
+    bool up;              /* there is a connection for events */
+    uint32_t generation;  /* of it */
+    virConnectPtr idle[QUEUE_THREADS];
+    uint32_t idle_count;
     char qemu[32];
     struct note *first, **last;
 };
@@ -113,20 +120,13 @@ static void on_lifecycle(virConnectPtr conn, virDomainPtr dom, int event, int de
         post(v, NOTE_EVENT, id, what);
 }
 
-static void on_wake(int timer, void *opaque)
-{
-    (void)opaque;
-    virEventUpdateTimeout(timer, -1);
-}
-
-/* On whichever thread noticed. */
+/* Inside virEventRunDefaultImpl. */
 static void on_close(virConnectPtr conn, int reason, void *opaque)
 {
     struct vms *v = opaque;
     (void)conn;
     (void)reason;
-    atomic_store(&v->closed, true);
-    virEventUpdateTimeout(v->wake_timer, 0);
+    v->closed = true;
 }
 
 /* ---- the thread ---- */
@@ -136,7 +136,7 @@ static virConnectPtr try_connect(struct vms *v, int *ret_events)
     virConnectPtr conn = virConnectOpen(v->uri);
     if (!conn)
         return NULL;
-    atomic_store(&v->closed, false);
+    v->closed = false;
     *ret_events = -1;
     if (virConnectRegisterCloseCallback(conn, on_close, v, NULL) == 0 && virConnectSetKeepAlive(conn, KEEPALIVE_SEC, KEEPALIVE_COUNT) >= 0)
         *ret_events = virConnectDomainEventRegisterAny(conn, NULL, VIR_DOMAIN_EVENT_ID_LIFECYCLE,
@@ -148,31 +148,44 @@ static virConnectPtr try_connect(struct vms *v, int *ret_events)
     return NULL;
 }
 
-static void publish(struct vms *v, virConnectPtr conn)
+static void set_up(struct vms *v, virConnectPtr conn)
 {
     unsigned long version = 0;
-    if (conn)
-        virConnectGetVersion(conn, &version);
+    virConnectGetVersion(conn, &version);
     pthread_mutex_lock(&v->lock);
-    v->conn = conn;
+    v->up = true;
+    v->generation++;
     if (version)
         snprintf(v->qemu, sizeof v->qemu, "%lu.%lu.%lu", version / 1000000, version / 1000 % 1000, version % 1000);
     pthread_mutex_unlock(&v->lock);
 }
 
+static void set_down(struct vms *v)
+{
+    virConnectPtr idle[QUEUE_THREADS];
+    pthread_mutex_lock(&v->lock);
+    v->up = false;
+    uint32_t count = v->idle_count;
+    memcpy(idle, v->idle, sizeof idle);
+    v->idle_count = 0;
+    pthread_mutex_unlock(&v->lock);
+    while (count)
+        virConnectClose(idle[--count]);
+}
+
 static void serve(struct vms *v, virConnectPtr conn, int events)
 {
-    publish(v, conn);
+    set_up(v, conn);
     log_info("connected to libvirt at %s", v->uri);
     post(v, NOTE_CONNECTED, 0, 0);
     post(v, NOTE_TRIED, 0, 0);
-    while (!atomic_load(&v->closed) && virEventRunDefaultImpl() == 0)
+    while (!v->closed && virEventRunDefaultImpl() == 0)
         ;
-    publish(v, NULL);
+    set_down(v);
     log_warn("the connection to libvirt at %s is lost; virtual machines run on", v->uri);
     virConnectDomainEventDeregisterAny(conn, events);
     virConnectUnregisterCloseCallback(conn, on_close);
-    virConnectClose(conn); /* workers may hold references for a moment longer */
+    virConnectClose(conn);
 }
 
 static void *thread_main(void *arg)
@@ -216,7 +229,7 @@ int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct 
     v->last = &v->first;
     pthread_mutex_init(&v->lock, NULL);
     virSetErrorFunc(NULL, ignore_error);
-    if (virInitialize() < 0 || virEventRegisterDefaultImpl() < 0 || (v->wake_timer = virEventAddTimeout(-1, on_wake, NULL, NULL)) < 0) {
+    if (virInitialize() < 0 || virEventRegisterDefaultImpl() < 0) {
         free(v);
         return err_set(e, EIO, "start libvirt's client library: %s", virGetLastErrorMessage());
     }
@@ -240,19 +253,37 @@ void vms_close(struct vms *v)
 
 /* ---- for vm.c ---- */
 
-virConnectPtr vms_connection(struct vms *v, const char *what, uint64_t id, struct err *e)
+int vms_take(struct vms *v, const char *what, uint64_t id, struct vms_use *u, struct err *e)
 {
     pthread_mutex_lock(&v->lock);
-    virConnectPtr conn = v->conn;
-    if (conn)
-        virConnectRef(conn);
+    bool up = v->up;
+    u->generation = v->generation;
+    if (up && v->idle_count)
+        u->conn = v->idle[--v->idle_count];
     pthread_mutex_unlock(&v->lock);
-    if (!conn)
-        err_set(e, ENOTCONN, "%s sandbox %012llx: libvirt does not answer at %s; is libvirtd running?", what, (unsigned long long)id, v->uri);
-    return conn;
+    u->v = v;
+    if (up && !u->conn)
+        u->conn = virConnectOpen(v->uri);
+    if (u->conn)
+        return 0;
+    return err_set(e, ENOTCONN, "%s sandbox %012llx: libvirt does not answer at %s; is libvirtd running?", what, (unsigned long long)id, v->uri);
 }
 
-int vms_fail(struct vms *v, virConnectPtr conn, const char *what, uint64_t id, struct err *e)
+void vms_give(struct vms_use *u)
+{
+    if (!u->conn)
+        return;
+    bool alive = virConnectIsAlive(u->conn) == 1;
+    pthread_mutex_lock(&u->v->lock);
+    bool keep = alive && u->v->up && u->generation == u->v->generation && u->v->idle_count < QUEUE_THREADS;
+    if (keep)
+        u->v->idle[u->v->idle_count++] = u->conn;
+    pthread_mutex_unlock(&u->v->lock);
+    if (!keep)
+        virConnectClose(u->conn);
+}
+
+int vms_fail(const struct vms_use *u, const char *what, uint64_t id, struct err *e)
 {
     char text[256];
     const virError *why = virGetLastError();
@@ -260,9 +291,9 @@ int vms_fail(struct vms *v, virConnectPtr conn, const char *what, uint64_t id, s
     str_copy(text, sizeof text, why && why->message ? why->message : "libvirt gives no reason");
     if (code == VIR_ERR_NO_DOMAIN)
         return err_set(e, ESRCH, "%s sandbox %012llx: it has no virtual machine", what, (unsigned long long)id);
-    if (virConnectIsAlive(conn) != 1) /* forgets the error */
+    if (virConnectIsAlive(u->conn) != 1) /* forgets the error */
         return err_set(e, ENOTCONN, "%s sandbox %012llx: the connection to libvirt at %s was lost meanwhile", what, (unsigned long long)id,
-                       v->uri);
+                       u->v->uri);
     int posix = code == VIR_ERR_NO_MEMORY ? ENOMEM : code == VIR_ERR_OPERATION_TIMEOUT ? ETIMEDOUT : EIO;
     return err_set(e, posix, "%s sandbox %012llx: %s", what, (unsigned long long)id, text);
 }

@@ -7,11 +7,20 @@
 
 #include <libvirt/libvirt.h>
 
-/* A reference to the connection, to be given back with virConnectClose; NULL with ENOTCONN's sentence when there is none. */
-virConnectPtr vms_connection(struct vms *v, const char *what, uint64_t id, struct err *e);
+/* A connection that nobody else uses now. Zero-initialise. */
+struct vms_use {
+    struct vms *v;
+    virConnectPtr conn;
+    uint32_t generation;
+};
 
-/* Turns this thread's libvirt error into a sentence about domain `id`. `conn` tells a lost connection from a failure. */
-int vms_fail(struct vms *v, virConnectPtr conn, const char *what, uint64_t id, struct err *e);
+/* 0, or -ENOTCONN with the sentence "WHAT sandbox ID: why" (nothing to give back then). */
+int vms_take(struct vms *v, const char *what, uint64_t id, struct vms_use *u, struct err *e);
+/* A zero one is fine. */
+void vms_give(struct vms_use *u);
+
+/* Turns this thread's libvirt error into a sentence about domain `id`. */
+int vms_fail(const struct vms_use *u, const char *what, uint64_t id, struct err *e);
 
 /* The id in a domain's name, or 0 when the domain is not of this instance. */
 uint64_t vms_id(const struct vms *v, virDomainPtr dom);

@@ -189,8 +189,14 @@ static void write_template_head(struct p9_request *r, struct tree_fid *f, char *
 {
     struct ref ref;
     (void)len;
-    if (may_write(r, f) && check_ref(r, f, value, &ref))
+    if (!may_write(r, f) || !check_ref(r, f, value, &ref))
+        return;
+    if (f->node.template->copying) {
+        f->node.template->copied = ref;
+        reply_write(r);
+    } else {
         template_load(f->node.template, &ref, pending_write(r, f));
+    }
 }
 
 static void read_template_head(struct tree_fid *f, struct text *t)
@@ -384,41 +390,39 @@ static int check_labels(const struct tree_fid *f, const char *value, struct err 
         size_t n = strcspn(line, "\n"), key = strcspn(line, "=");
         if (n && (key >= n || key == 0))
             return err_set(e, EINVAL, "labels are key=value lines");
-        if (!strncmp(line, "admin.", 6) && f->caller->uid != 0)
+        if (!strncmp(line, "admin.", 6) && f->caller->uid != 0 && f->node.sandbox->copy != COPY_HELD)
             return err_set(e, EPERM, "keys under 'admin.' are set by the administrator only");
         line += n + (line[n] == '\n');
     }
     return strlen(value) > 4096 ? err_set(e, E2BIG, "labels have more than 4096 bytes") : 0;
 }
 
-/* Lines of the administrator stay when an owner writes the rest. */
-static void keep_admin_lines(const struct tree_fid *f, char out[4097])
+/* Appends the lines of `from` that are (or are not) the administrator's. */
+static bool add_lines(char out[4097], const char *from, bool admin)
 {
-    size_t pos = 0;
-    out[0] = 0;
-    for (const char *line = row_of(f)->labels; f->caller->uid != 0 && *line;) {
+    size_t pos = strlen(out);
+    for (const char *line = from; *line;) {
         size_t n = strcspn(line, "\n");
-        if (!strncmp(line, "admin.", 6))
-            str_append(out, 4097, &pos, "%.*s\n", (int)n, line);
+        if (n && !strncmp(line, "admin.", 6) == admin && !str_append(out, 4097, &pos, "%s%.*s", pos ? "\n" : "", (int)n, line))
+            return false;
         line += n + (line[n] == '\n');
     }
+    return true;
 }
 
+/* The administrator's lines stay when an owner writes the rest; a copy does not bring the source's. */
 static void write_labels(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
 {
     struct err e = {0};
-    char labels[4097];
+    char labels[4097] = "";
+    bool root = f->caller->uid == 0;
     (void)len;
     if (!may_write(r, f))
         return;
     int rc = check_labels(f, value, &e);
-    keep_admin_lines(f, labels);
-    size_t pos = strlen(labels);
-    if (rc == 0 && !str_append(labels, sizeof labels, &pos, "%s", value))
+    if (rc == 0 && !(add_lines(labels, root ? value : row_of(f)->labels, true) && add_lines(labels, value, false)))
         rc = err_set(&e, E2BIG, "labels have more than 4096 bytes");
     if (rc == 0) {
-        while (pos && labels[pos - 1] == '\n')
-            labels[--pos] = 0;
         str_copy(row_of(f)->labels, sizeof row_of(f)->labels, labels);
         rc = sandbox_save(f->node.sandbox, &e);
     }
@@ -495,6 +499,19 @@ static void read_snapshot_head(struct tree_fid *f, struct text *t)
     text_add(t, "%s\n", ref_format(&ref, buf));
 }
 
+/* `cp -r sandboxes/A snapshots/A/S`: mkdir took the snapshot; the head that the copy brings must be that sandbox's. */
+static void write_snapshot_head(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct ref ref;
+    (void)len;
+    if (!may_write(r, f) || !check_ref(r, f, value, &ref))
+        return;
+    if (ref.kind != REF_SANDBOX || (int64_t)ref.id != snap_of(f)->sandbox)
+        fail_errno(r, f, EINVAL, "snapshots/NAME/ holds snapshots of sandbox NAME only, and they never change");
+    else
+        reply_write(r);
+}
+
 const struct attr snapshot_attrs[] = {
     {"id", 0444, 0, read_snapshot_id, NULL, "12 hex digits; never reused."},
     {"kind", 0444, 0, read_snapshot_kind, NULL, "`disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
@@ -503,7 +520,7 @@ const struct attr snapshot_attrs[] = {
     {"state", 0444, 0, read_snapshot_state, NULL, "creating, ready or failed."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
     {"disk.raw", 0400, ATTR_RAW, NULL, NULL, "The disk image, read-only and stable."},
-    {"head", 0444, 0, read_snapshot_head, NULL, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one."},
+    {"head", 0644, 0, read_snapshot_head, write_snapshot_head, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one."},
     {0},
 };
 

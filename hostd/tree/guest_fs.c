@@ -75,7 +75,11 @@ static void gate_cancel(struct p9_request *r)
 
 void guest_gate(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
 {
-    const struct tree_fid *f = fid_of(r->fid);
+    struct tree_fid *f = fid_of(r->fid);
+    if (!caller_may_read(f->caller, sb->row.owner, sb->row.gid, sb->row.mode)) { /* its mode or group changed since the walk */
+        fail_errno(r, f, EACCES, "this sandbox is not yours to use any more");
+        return;
+    }
     if (sandbox_state(sb) == SANDBOX_RUNNING && sb->guest && sb->row.touched) {
         gate_open(r, sb, then);
         return;
@@ -489,6 +493,13 @@ static void pass_go(struct p9_request *r)
     if (!fid)
         return;
     memcpy((char *)&m + passed[m.type].fid, &fid, sizeof fid);
+    uint32_t most = p9_client_iounit(guest_client(f->node.sandbox->guest, GUEST_FILES)); /* a guest may have agreed to less than we have */
+    if (m.type == P9_Twrite && m.Twrite.data.len > most)
+        m.Twrite.data.len = most;
+    else if (m.type == P9_Tread && m.Tread.count > most)
+        m.Tread.count = most;
+    else if (m.type == P9_Treaddir && m.Treaddir.count > most)
+        m.Treaddir.count = most;
     forward_send(forward_new(r, f->node.sandbox, passed[m.type].done), &m);
 }
 

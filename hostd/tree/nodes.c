@@ -105,6 +105,15 @@ static bool may_see_snapshot(const struct snapshot *sn, const struct caller *c)
     return !sn->gone && caller_may_read(c, sn->row.owner, sn->row.gid, sn->row.mode);
 }
 
+bool node_visible(const struct node *n, const struct caller *c)
+{
+    if (n->snapshot)
+        return caller_may_read(c, n->snapshot->row.owner, n->snapshot->row.gid, n->snapshot->row.mode);
+    if (n->template)
+        return template_may_use(n->template, c);
+    return !n->sandbox || caller_may_read(c, n->sandbox->row.owner, n->sandbox->row.gid, n->sandbox->row.mode);
+}
+
 void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *mode)
 {
     *uid = *gid = 0;
@@ -279,7 +288,7 @@ int node_lookup(struct space *s, const struct caller *c, const struct node *dir,
         return -ENOTDIR;
     if (!strcmp(name, ".."))
         return parent_of(dir, out);
-    if (node_gone(dir))
+    if (node_gone(dir) || !node_visible(dir, c))
         return -ENOENT;
     if (!strcmp(name, "#copy") && (dir->kind == NODE_SANDBOX || dir->kind == NODE_TEMPLATE || dir->kind == NODE_SNAPSHOT))
         return lookup_copy(dir, out);

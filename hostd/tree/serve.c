@@ -50,16 +50,28 @@ static void open_free(struct open_file *o)
     free(o);
 }
 
+/* What was copied into and not committed goes. A snapshot was taken by its mkdir and stays. */
+static void copy_closed(struct tree_fid *f)
+{
+    struct err e = {0};
+    if (f->node.sandbox && !f->node.snapshot)
+        sandbox_copy_release(f->node.sandbox);
+    if (!f->node.template || !f->node.template->copying)
+        return;
+    f->node.template->copying = false;
+    template_destroy(f->node.template, &e);
+}
+
 /* An accumulating attribute that was truncated and never written is emptied; the last close of stdin is its end. */
 static void on_close(struct tree_fid *f)
 {
     const struct attr *a = attr_of(&f->node);
     struct err e = {0};
-    if (f->node.kind == NODE_COPY && f->open && f->node.sandbox)
-        sandbox_copy_release(f->node.sandbox);
+    if (f->node.kind == NODE_COPY && f->open)
+        copy_closed(f);
     if (!a || !f->open || node_gone(&f->node))
         return;
-    if (f->node.job && !strcmp(a->name, "stdin"))
+    if (f->node.job && !strcmp(a->name, "stdin") && --f->node.job->stdin_opens == 0)
         job_stdin_eof(f->node.job);
     if (!(a->flags & ATTR_ACCUMULATE) || f->open->wrote || !(f->open->flags & P9_TRUNC))
         return;
@@ -198,7 +210,11 @@ static void open_copy(struct p9_request *r, struct tree_fid *f)
     int rc = 0;
     if (!caller_owns(f->caller, f->node.sandbox ? f->node.sandbox->row.owner : f->node.template ? f->node.template->row.owner : 0))
         rc = err_set(&e, EACCES, "only its maker copies into it");
-    else if (f->node.kind == NODE_COPY && f->node.sandbox && !f->node.snapshot)
+    else if (f->node.template && (f->node.template->copying || f->node.template->busy || f->node.template->row.state == ARTIFACT_READY))
+        rc = err_set(&e, EBUSY, "template '%s' is in use or complete: a copy goes into a new one", f->node.template->row.name);
+    else if (f->node.template)
+        f->node.template->copying = true;
+    else if (!f->node.snapshot)
         rc = sandbox_copy_hold(f->node.sandbox, &e);
     if (rc < 0) {
         open_free(f->open);
@@ -254,7 +270,7 @@ static void on_lopen(struct p9_request *r)
         guest_fs_lopen(r);
         return;
     }
-    if (node_gone(&f->node)) {
+    if (node_gone(&f->node) || !node_visible(&f->node, f->caller)) {
         p9_fail(r, ESTALE);
         return;
     }
@@ -287,6 +303,8 @@ static void on_lopen(struct p9_request *r)
     } else if (a && a->read) {
         a->read(f, &f->open->text);
     }
+    if (f->node.job && a && !strcmp(a->name, "stdin"))
+        f->node.job->stdin_opens++;
     if (a && a->flags & ATTR_ACCUMULATE && f->open->flags & P9_APPEND && f->open->text.len)
         text_add(&f->open->written, "%s", f->open->text.p);
     reply_open(r);
@@ -318,12 +336,27 @@ static void on_read(struct p9_request *r)
     }
 }
 
+static void commit_template(struct p9_request *r, struct tree_fid *f)
+{
+    struct template *t = f->node.template;
+    if (t->copied.kind == REF_NONE) {
+        fail_errno(r, f, EINVAL, "the copy brought no head");
+        return;
+    }
+    t->copying = false;
+    template_load(t, &t->copied, &pending_new(r, NULL)->w);
+}
+
 static void write_copy(struct p9_request *r, struct tree_fid *f, const char *value)
 {
     if (strcmp(value, "commit") != 0)
         fail_errno(r, f, EINVAL, "#copy takes `commit`");
-    else if (f->node.sandbox && !f->node.snapshot)
+    else if (f->node.template)
+        commit_template(r, f);
+    else if (!f->node.snapshot)
         sandbox_copy_commit(f->node.sandbox, &pending_new(r, NULL)->w);
+    else if (f->node.snapshot->row.state == ARTIFACT_CREATING)
+        wait_add(&f->node.snapshot->ready, &pending_new(r, NULL)->w);
     else
         reply_write(r);
 }
@@ -349,8 +382,13 @@ static void on_write(struct p9_request *r)
         raw_write(r, f);
         return;
     }
-    if (d->len > WRITE_MAX || f->open->written.len + d->len > WRITE_MAX) {
+    bool is_stdin = f->node.job && a && !strcmp(a->name, "stdin");
+    if (!is_stdin && (d->len > WRITE_MAX || f->open->written.len + d->len > WRITE_MAX)) {
         fail_errno(r, f, E2BIG, "a write of more than 64 KiB");
+        return;
+    }
+    if (is_stdin) { /* bytes as they are */
+        a->write(r, f, NULL, 0);
         return;
     }
     struct text value = {0};
@@ -361,7 +399,7 @@ static void on_write(struct p9_request *r)
     } else {
         text_add(&value, "%.*s", (int)d->len, (const char *)d->p);
     }
-    bool has_nul = memchr(d->p, 0, d->len) != NULL && !(f->node.job && a && (!strcmp(a->name, "cmd") || !strcmp(a->name, "stdin")));
+    bool has_nul = memchr(d->p, 0, d->len) != NULL && !(f->node.job && a && !strcmp(a->name, "cmd"));
     char *trimmed = a && a->flags & ATTR_ACCUMULATE ? value.p : str_trim(value.p);
     if (has_nul)
         fail_errno(r, f, EINVAL, "a value with a NUL byte");
@@ -454,6 +492,19 @@ static void on_getattr(struct p9_request *r)
     p9_reply(r, &m);
 }
 
+/* What a sandbox's rights are, its snapshots' are. */
+static void snapshots_follow(struct sandbox *sb)
+{
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&sb->space->snapshots, n));) {
+        struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
+        if (sn->row.sandbox != sb->row.id)
+            continue;
+        sn->row.mode = sb->row.mode;
+        sn->row.gid = sb->row.gid;
+        db_save(sb->space->db, DB_SNAPSHOTS, &sn->row, NULL);
+    }
+}
+
 /* chmod, chown and chgrp of sandboxes/NAME govern all of its trees. */
 static int set_rights(struct tree_fid *f, const struct p9_Tsetattr *t, struct err *e)
 {
@@ -469,6 +520,7 @@ static int set_rights(struct tree_fid *f, const struct p9_Tsetattr *t, struct er
             return err_set(e, EPERM, "you are not in that group");
         sb->row.gid = t->gid;
     }
+    snapshots_follow(sb);
     return sandbox_save(sb, e);
 }
 

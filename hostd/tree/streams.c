@@ -88,7 +88,7 @@ static void read_output(struct p9_request *r, struct tree_fid *f, enum job_outpu
     char *buf = malloc(r->t->Tread.count ? r->t->Tread.count : 1);
     if (!buf)
         abort();
-    long n = spool_read(sp, at, buf, r->t->Tread.count);
+    long n = job_read(j, o, at, buf, r->t->Tread.count);
     if (n < 0)
         p9_fail(r, (int)-n);
     else

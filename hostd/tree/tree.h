@@ -176,6 +176,8 @@ void node_list(struct space *s, const struct caller *c, const struct node *dir, 
 /* Owner, group and permission bits. */
 void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *mode);
 bool node_gone(const struct node *n);
+/* May the caller still see it? Walked-to fids are asked again at each walk and open: rights may have been taken away since. */
+bool node_visible(const struct node *n, const struct caller *c);
 
 /* ---- handlers by file ---- */
 

@@ -15,12 +15,14 @@ static void reads_what_was_appended(void)
     CHECK_EQ(spool_open(&s, path, 0, &e), 0);
     CHECK_EQ(spool_append(&s, "hello ", 6, 1 << 20, &e), 0);
     CHECK_EQ(spool_append(&s, "world", 5, 1 << 20, &e), 0);
-    CHECK_EQ(spool_read(&s, 0, buf, sizeof buf), 11);
+    CHECK_EQ(spool_read(&s, path, 0, buf, sizeof buf), 11);
     CHECK(!memcmp(buf, "hello world", 11));
-    CHECK_EQ(spool_read(&s, 6, buf, 3), 3);
+    CHECK_EQ(spool_read(&s, path, 6, buf, 3), 3);
     CHECK(!memcmp(buf, "wor", 3));
-    CHECK_EQ(spool_read(&s, 11, buf, 3), 0);
+    CHECK_EQ(spool_read(&s, path, 11, buf, 3), 0);
     spool_close(&s);
+    CHECK_EQ(spool_read(&s, path, 6, buf, sizeof buf), 5);
+    CHECK(!memcmp(buf, "world", 5));
     CHECK_EQ(spool_open(&s, path, 0, &e), 0);
     CHECK_EQ((long long)s.end, 11);
     spool_close(&s);
@@ -42,7 +44,7 @@ static void drops_the_oldest_beyond_the_limit(void)
     CHECK_EQ((long long)s.end, (long long)PIECE * PIECES);
     CHECK(s.base > 0 && s.end - s.base >= LIMIT);
     for (uint64_t at = (s.base + PIECE - 1) / PIECE * PIECE; at < s.end; at += PIECE) {
-        CHECK_EQ(spool_read(&s, at, buf, PIECE), PIECE);
+        CHECK_EQ(spool_read(&s, path, at, buf, PIECE), PIECE);
         CHECK_EQ(buf[0], 'a' + (int)(at / PIECE) % 26);
     }
     spool_close(&s);
