@@ -19,12 +19,15 @@ runs only the checks whose names hold one of them. The environment is that of li
 import atexit
 import contextlib
 import errno
+import grp
 import json
 import os
 import pickle
+import pwd
 import re
 import select
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -34,6 +37,7 @@ import time
 import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "interop"))
+import p9 as ninep
 
 SPACE = os.environ.get("SPACE") or sys.exit("run me through tests/run")
 SPACE_DIR = os.environ["SPACE_DIR"]
@@ -494,8 +498,8 @@ def as_user(uid, gid, function, *args, groups=()):
                 answer = ("value", function(*args))
             except OSError as e:
                 answer = ("errno", (e.errno, e.strerror, e.filename))
-            except Failed as e:
-                answer = ("failed", str(e))
+            except Exception as e:
+                answer = ("failed", str(e) if isinstance(e, Failed) else traceback.format_exc())
             with os.fdopen(into, "wb") as f:
                 pickle.dump(answer, f)
             status = 0
@@ -523,8 +527,6 @@ def test_user(name, group=None):
     subprocess.run(["userdel", name], capture_output=True)
     subprocess.run(command + [name], check=True, capture_output=True)
     defer(lambda: subprocess.run(["userdel", name], capture_output=True))
-    import pwd
-
     entry = pwd.getpwnam(name)
     return entry.pw_uid, entry.pw_gid
 
@@ -630,9 +632,7 @@ def settled(seconds=30):
 
 def p9(uid=0):
     """The root of the tree, straight on hostd's socket, attached as `uid` (root may speak for others)."""
-    import p9 as library
-
-    client = library.Client.unix(os.path.join(config()["run"], "hostd.sock"))
+    client = ninep.Client.unix(os.path.join(config()["run"], "hostd.sock"))
     defer(client.close)
     return client.attach("", uid=uid)
 
