@@ -250,7 +250,7 @@ static void create_template_object(void *arg)
     int rc = noded_call(t->space, &req, NULL, NULL, &e);
     if (t->row.deleted)
         delete_later(t->space, NODED_TEMPLATE, t->row.id);
-    else
+    else if (!t->busy && !t->copying) /* a copy that came meanwhile decides itself */
         template_set_state(t, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_EMPTY, rc < 0 ? e.msg : NULL);
     template_unref(t);
 }
@@ -342,6 +342,7 @@ void template_load(struct template *t, const struct ref *ref, struct waiter *w)
         return;
     }
     t->busy = true;
+    t->row.state = ARTIFACT_CREATING; /* who wants to use it waits */
     struct template_work *work = calloc(1, sizeof *work);
     if (!work)
         abort();

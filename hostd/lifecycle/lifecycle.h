@@ -93,6 +93,8 @@ int vm_connect(struct sandbox *sb, bool fresh, struct err *e);
 int vm_kill(struct sandbox *sb, struct err *e);
 int vm_stop(struct sandbox *sb, struct err *e);
 int load_run(struct sandbox *sb, struct op *op, struct err *e);
+/* Can the ref be loaded as things are now? -ESTALE. Asked before anything is moved. */
+int load_check(struct space *s, const struct ref *ref, struct err *e);
 int capture_run(struct sandbox *sb, struct op *op, struct err *e);
 /* Copies the disk state that `ref` names into a new object; for a sandbox through its queue. */
 int capture_ref(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, uint32_t kind, uint64_t id, bool seal,

@@ -132,8 +132,7 @@ static int wait_ready(struct space *s, struct wait_list *l, const int64_t *state
     return 0;
 }
 
-/* Can the ref be loaded as things are now? Asked before anything is moved. */
-static int check_current(struct space *s, const struct ref *ref, struct err *e)
+int load_check(struct space *s, const struct ref *ref, struct err *e)
 {
     const struct snapshot *sn = ref->kind == REF_SNAPSHOT ? snapshot_by_id(s, ref->id) : NULL;
     const struct template *t = ref->kind == REF_TEMPLATE ? template_by_id(s, ref->id) : NULL;
@@ -141,7 +140,7 @@ static int check_current(struct space *s, const struct ref *ref, struct err *e)
     if (src && src->named && ref->generation != (uint64_t)src->row.generation && sandbox_state(src) != SANDBOX_CREATING)
         return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again", ref->generation,
                        src->row.name, src->row.generation);
-    if ((sn && sn->row.state != ARTIFACT_FAILED) || (t && !t->row.deleted && t->row.state == ARTIFACT_READY) || (src && src->named))
+    if ((sn && sn->row.state != ARTIFACT_FAILED) || (t && !t->row.deleted && (t->row.state == ARTIFACT_READY || t->row.state == ARTIFACT_CREATING)) || (src && src->named))
         return 0;
     return err_set(e, ESTALE, "what this head names is gone or not ready");
 }
@@ -169,8 +168,13 @@ int capture_ref(struct space *s, struct sandbox *sb, const struct ref *ref, uint
         break;
     case REF_TEMPLATE:
         t = template_by_id(s, ref->id);
-        if (!t || t->row.deleted || t->row.state != ARTIFACT_READY)
-            return err_set(e, ESTALE, "template %012" PRIx64 " is gone or not ready", ref->id);
+        if (!t)
+            return err_set(e, ESTALE, "template %012" PRIx64 " is gone", ref->id);
+        template_ref(t);
+        rc = wait_ready(s, &t->ready, &t->row.state);
+        if (rc == 0 && (t->row.deleted || t->row.state != ARTIFACT_READY))
+            rc = err_set(e, ESTALE, "template '%s' is gone or not ready%s%s", t->row.name, t->row.error[0] ? ": " : "", t->row.error);
+        template_unref(t);
         req.kind2 = NODED_TEMPLATE;
         break;
     case REF_NONE: return err_set(e, EINVAL, "an empty head");
@@ -259,7 +263,7 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
         return op->ref.generation == (uint64_t)sb->row.generation
                    ? 0 /* it is in that state */
                    : err_set(e, ESTALE, "the ref is of an earlier load of this sandbox: read its head again");
-    rc = check_current(sb->space, &op->ref, e);
+    rc = load_check(sb->space, &op->ref, e);
     if (rc < 0)
         return rc;
     ref_format(&op->ref, sb->row.want);

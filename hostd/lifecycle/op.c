@@ -364,6 +364,13 @@ int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct e
 
 void sandbox_load(struct sandbox *sb, const struct ref *ref, struct waiter *w)
 {
+    struct err e = {0};
+    int rc = load_check(sb->space, ref, &e);
+    if (rc < 0) {
+        if (w)
+            w->done(w, rc, &e);
+        return;
+    }
     struct op *op = op_new(OP_LOAD);
     op->ref = *ref;
     op_submit(sb, op, is_current_load(sb) && !sb->row.touched, w);

@@ -84,7 +84,8 @@ const struct attr *attr_of(const struct node *n)
 
 bool attr_present(const struct node *dir, const struct attr *a)
 {
-    return !(dir->template && a->flags & ATTR_RAW && dir->template->row.state == ARTIFACT_READY);
+    const struct template *t = dir->template;
+    return !(t && a->flags & ATTR_RAW && (t->row.state == ARTIFACT_READY || t->busy || t->copying));
 }
 
 bool node_gone(const struct node *n)

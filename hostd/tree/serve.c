@@ -204,6 +204,12 @@ static void reply_open(struct p9_request *r)
     p9_reply(r, &m);
 }
 
+static void template_copy_hold(struct template *t)
+{
+    t->copying = true;
+    t->row.state = ARTIFACT_CREATING; /* who wants to use it waits */
+}
+
 static void open_copy(struct p9_request *r, struct tree_fid *f)
 {
     struct err e = {0};
@@ -213,7 +219,7 @@ static void open_copy(struct p9_request *r, struct tree_fid *f)
     else if (f->node.template && (f->node.template->copying || f->node.template->busy || f->node.template->row.state == ARTIFACT_READY))
         rc = err_set(&e, EBUSY, "template '%s' is in use or complete: a copy goes into a new one", f->node.template->row.name);
     else if (f->node.template)
-        f->node.template->copying = true;
+        template_copy_hold(f->node.template);
     else if (!f->node.snapshot)
         rc = sandbox_copy_hold(f->node.sandbox, &e);
     if (rc < 0) {
