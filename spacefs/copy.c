@@ -94,7 +94,7 @@ static void on_maker_gone(uv_poll_t *h, int status, int events)
     c->maker_gone = true;
     if (c->state == COPY_COLLECTING && c->head_written)
         copy_commit(c);
-    else if (c->state != COPY_COMMITTING)
+    else if (c->state != COPY_COMMITTING && c->state != COPY_COMMITTED)
         copy_end(c); /* before its head: hostd removes it */
 }
 
@@ -240,11 +240,11 @@ void copy_end(struct copy *c)
     copy_unref(c);
 }
 
-static int wait_for(struct task *t, struct copy *c, uint64_t msec)
+int copy_wait(struct task *t, struct copy *c, enum copy_state state, uint64_t msec)
 {
     int rc = 0;
     copy_ref(c);
-    while (rc == 0 && (c->state == COPY_OPENING || c->state == COPY_COMMITTING)) {
+    while (rc == 0 && c->state == state) {
         struct copy_waiter w = {.next = c->waiters, .task = t}, **p;
         c->waiters = &w;
         rc = msec ? task_wait_msec(t, &w, msec) : task_wait(t, &w);
@@ -254,16 +254,6 @@ static int wait_for(struct task *t, struct copy *c, uint64_t msec)
     }
     copy_unref(c);
     return rc;
-}
-
-int copy_wait(struct task *t, struct copy *c)
-{
-    return wait_for(t, c, 0);
-}
-
-int copy_wait_msec(struct task *t, struct copy *c, uint64_t msec)
-{
-    return wait_for(t, c, msec);
 }
 
 /* --- begin --- */
@@ -278,7 +268,8 @@ static int open_copy(struct task *t, struct copy *c)
     uint32_t fid = fid_alloc(fs), generation = conn_generation(fs->conn);
     struct p9_msg walk = {.type = P9_Twalk}, lopen = {.type = P9_Tlopen};
     walk.Twalk = (struct p9_Twalk){.fid = ref->fid, .newfid = fid, .names = {.n = 1, .v = {p9_str_of("#copy")}}};
-    lopen.Tlopen = (struct p9_Tlopen){.fid = fid, .flags = P9_WRONLY};
+    /* the commit is to answer when it is recorded, not when the object runs */
+    lopen.Tlopen = (struct p9_Tlopen){.fid = fid, .flags = P9_WRONLY | P9_NONBLOCK};
     struct call *walking = call_start(t, &walk);
     struct call *opening = call_start(t, &lopen);
     rc = call_wait(walking);
@@ -359,7 +350,12 @@ static void commit(struct task *t)
     struct copy *c = k->copy;
     struct p9_msg m = {.type = P9_Twrite};
     m.Twrite = (struct p9_Twrite){.fid = c->fid.fid, .data = {.p = "commit", .len = 6}};
-    int rc = c->fid.generation == conn_generation(t->fs->conn) ? call_run(t, &m, NULL) : -EIO;
+    bool lost = c->fid.generation != conn_generation(t->fs->conn);
+    struct call *sending = lost ? NULL : call_start(t, &m);
+    c->state = COPY_COMMITTED;
+    wake_waiters(c);
+    int rc = lost ? -EIO : call_wait(sending);
+    call_end(sending);
     c->result = rc <= TASK_LOST ? -EIO : rc;
     c->state = COPY_DONE;
     give_up_fid(c);

@@ -24,7 +24,8 @@ enum copy_state {
     COPY_FRESH,      /* made, untouched as far as we saw */
     COPY_OPENING,    /* the first lookup of the gesture opens #copy */
     COPY_COLLECTING, /* hostd holds the new object back */
-    COPY_COMMITTING,
+    COPY_COMMITTING, /* the commit is about to be sent */
+    COPY_COMMITTED,  /* sent: what anybody sends from now on comes after it */
     COPY_DONE,       /* committed, or the commit failed; late files are still swallowed */
 };
 
@@ -84,11 +85,8 @@ void copy_unref(struct copy *c);
  */
 int copy_begin(struct task *t, struct copy *c, struct node *source);
 
-/* Waits until it is neither opening nor committing. 0 or -EINTR. */
-int copy_wait(struct task *t, struct copy *c);
-
-/* The same, for at most `msec`: -ETIMEDOUT. */
-int copy_wait_msec(struct task *t, struct copy *c, uint64_t msec);
+/* Waits while it is in this state, at most `msec` (0: as long as it takes). 0, -ETIMEDOUT or -EINTR. */
+int copy_wait(struct task *t, struct copy *c, enum copy_state state, uint64_t msec);
 
 /* COLLECTING with a head: starts the commit, in a task of its own. */
 void copy_commit(struct copy *c);

@@ -35,6 +35,8 @@ struct fs {
     struct fuse_session *session;
     struct session *poller; /* session.c */
     int mount_fd;           /* /dev/fuse */
+    uint32_t init_offered;  /* by the kernel: FUSE_... of linux/fuse.h */
+    bool init_answered;
 
     /* node.c */
     struct node *top;

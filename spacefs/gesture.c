@@ -11,10 +11,10 @@
 //   P looks up X/f, A/f being open  -> ENOENT. The first time: opens X/#copy, which makes hostd hold X: COLLECTING
 //   P creates X/f                   carried attributes (copy.c) are opened on hostd, which collects what is written; everything
 //                                   else is a file that exists only here and swallows what is written
-//   commit                          "commit" is written to #copy: COMMITTING, then DONE
+//   commit                          "commit" is written to #copy: COMMITTING, COMMITTED when sent, DONE when answered
 //
 // The commit is due once `head` was written and: every carried attribute of A has arrived and nothing of X is open any more; or P
-// ended; or nothing happened for 50 ms with nothing open; or somebody opens something of X, who then waits for it. P ending
+// ended; or nothing happened for 50 ms with nothing open; or somebody opens something of X, whose open is sent after it. P ending
 // before its head gives #copy up, and hostd removes X. In DONE later files of P are still swallowed, so that no order of copying
 // fails. Invariants: there is at most one record for a directory; a record that is not FRESH holds #copy or has given it up; everything
 // shown differently is shown so to P only. A touch by another process that spacefs sees ends a FRESH record; one that only
@@ -36,7 +36,7 @@
 #include <string.h>
 
 /* A close waits for its commit, unkillably, no longer than this. */
-#define FLUSH_WAIT_MSEC 2000u
+#define FLUSH_WAIT_MSEC 100u
 
 /* --- who and what --- */
 
@@ -102,7 +102,7 @@ bool gesture_lookup(struct req *r)
     if (!c || (!copy_name_find(c, r->name) && !held_source(c, r->name)) || !is_asker(r, c))
         return false;
     copy_ref(c);
-    int rc = copy_wait(&r->task, c); /* two threads of the copier may come at once */
+    int rc = copy_wait(&r->task, c, COPY_OPENING, 0); /* two threads of the copier may come at once */
     struct copy_name *n = rc == 0 ? copy_name_find(c, r->name) : NULL;
     struct handle *source = rc == 0 && !n ? held_source(c, r->name) : NULL;
     bool mine = !c->ended && (n || source);
@@ -146,10 +146,10 @@ int gesture_open(struct req *r)
     }
     if (c->state == COPY_COLLECTING && c->head_written)
         copy_commit(c);
-    if (c->state == COPY_DONE && is_asker(r, c))
+    if ((c->state == COPY_COMMITTED || c->state == COPY_DONE) && is_asker(r, c))
         copy_end(c); /* the copier goes on to use what it made */
     else if (c->state == COPY_COMMITTING)
-        return copy_wait(&r->task, c);
+        return copy_wait(&r->task, c, COPY_COMMITTING, 0);
     return 0;
 }
 
@@ -282,7 +282,7 @@ bool gesture_create(struct req *r)
     if (!c || c->state == COPY_FRESH || copy_name_find(c, r->name) || !is_asker(r, c))
         return false;
     copy_ref(c);
-    int rc = copy_wait(&r->task, c);
+    int rc = copy_wait(&r->task, c, COPY_OPENING, 0);
     if (rc == 0 && c->ended)
         rc = -ESTALE;
     if (rc == 0)
@@ -335,7 +335,9 @@ int gesture_flush(struct req *r, struct handle *h)
         return 0;
     copy_ref(c);
     copy_commit(c);
-    int rc = copy_wait_msec(&r->task, c, FLUSH_WAIT_MSEC);
+    int rc = copy_wait(&r->task, c, COPY_COMMITTING, 0);
+    if (rc == 0)
+        rc = copy_wait(&r->task, c, COPY_COMMITTED, FLUSH_WAIT_MSEC);
     rc = rc == 0 ? c->result : 0; /* too slow to report here: X's `error` will tell */
     copy_unref(c);
     return rc;

@@ -198,6 +198,11 @@ int handle_fid(struct task *t, struct handle *h, bool nonblock, uint32_t *fid)
     return 0;
 }
 
+int handle_own_fid(struct task *t, struct handle *h, uint32_t *fid)
+{
+    return handle_fid(t, h, (h->flags & O_NONBLOCK) != 0, fid);
+}
+
 int handle_refresh(struct task *t, struct handle *h)
 {
     struct fs *fs = t->fs;

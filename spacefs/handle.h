@@ -93,6 +93,9 @@ void handle_release(struct fs *fs, struct handle *h);
 /* Its fid on this connection, reopened if the connection is another one by now: same flags without creation and truncation. */
 int handle_fid(struct task *t, struct handle *h, bool nonblock, uint32_t *fid);
 
+/* handle_fid as the file was opened. */
+int handle_own_fid(struct task *t, struct handle *h, uint32_t *fid);
+
 /* True when handle_fid would not have to wait. */
 bool handle_is_ready(struct fs *fs, const struct handle *h, bool nonblock);
 

@@ -27,7 +27,7 @@ static int attr_fid(struct req *r, struct fid_ref **ref, uint32_t *fid)
 {
     *ref = NULL;
     if (r->handle)
-        return handle_fid(&r->task, r->handle, (r->handle->flags & O_NONBLOCK) != 0, fid);
+        return handle_own_fid(&r->task, r->handle, fid);
     int rc = fid_get(&r->task, r->node, r->uid, ref);
     if (rc == 0)
         *fid = (*ref)->fid;

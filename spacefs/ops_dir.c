@@ -180,7 +180,7 @@ void ops_opendir(fuse_req_t fuse, fuse_ino_t ino, struct fuse_file_info *fi)
 static int fetch_entries(struct task *t, struct handle *h, uint64_t offset)
 {
     uint32_t fid, count = p9_client_iounit(conn_client(t->fs->conn));
-    int rc = handle_fid(t, h, false, &fid);
+    int rc = handle_own_fid(t, h, &fid);
     if (rc < 0)
         return rc;
     struct p9_msg m = {.type = P9_Treaddir}, reply;
@@ -298,7 +298,7 @@ static void fsyncdir(struct req *r)
     uint32_t fid;
     int rc;
     do {
-        rc = handle_fid(&r->task, r->handle, false, &fid);
+        rc = handle_own_fid(&r->task, r->handle, &fid);
         struct p9_msg m = {.type = P9_Tfsync};
         m.Tfsync = (struct p9_Tfsync){.fid = fid, .datasync = (uint32_t)r->flags};
         if (rc == 0)

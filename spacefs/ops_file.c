@@ -273,7 +273,7 @@ static void fsync_(struct req *r)
     do {
         struct p9_msg m = {.type = P9_Tfsync};
         m.Tfsync.datasync = (uint32_t)(r->to_set != 0);
-        rc = handle_fid(&r->task, r->handle, (r->handle->flags & O_NONBLOCK) != 0, &m.Tfsync.fid);
+        rc = handle_own_fid(&r->task, r->handle, &m.Tfsync.fid);
         if (rc == 0)
             rc = task_once(call_run(&r->task, &m, NULL));
     } while (task_again(&r->task, &rc));

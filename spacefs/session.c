@@ -11,11 +11,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #define IO_MAX     (1u << 20) /* bytes in one read or write */
 #define BACKGROUND 65535u     /* readahead of one stuck guest must not use up everybody's share */
@@ -38,6 +40,34 @@ static void on_init(void *user, struct fuse_conn_info *conn)
     conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS | FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_SPLICE_READ);
     conn->want |= conn->capable & (FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_ASYNC_READ |
                                    FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS);
+}
+
+/*
+ * libfuse 3.14 negotiates parallel lookups and listings, and then forgets to say so to the kernel, which would serialise
+ * everything in a directory behind one request that waits. And it does not know HANDLE_KILLPRIV_V2, without which the kernel
+ * asks for security.capability before every write; the guest's own kernel strips it, and an owner is root there. So the answer
+ * to INIT is completed on its way out.
+ */
+#define INIT_FLAGS_ADDED (FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV_V2)
+
+static ssize_t write_reply(int fd, struct iovec *iov, int count, void *user)
+{
+    const struct fs *fs = user;
+    if (!fs->init_answered && count == 2 && iov[1].iov_len >= sizeof(struct fuse_init_out)) {
+        struct fuse_init_out *out = iov[1].iov_base;
+        out->flags |= fs->init_offered & INIT_FLAGS_ADDED;
+    }
+    return writev(fd, iov, count);
+}
+
+static ssize_t read_request(int fd, void *buf, size_t len, void *user)
+{
+    struct fs *fs = user;
+    ssize_t n = read(fd, buf, len);
+    const struct fuse_in_header *h = buf;
+    if (!fs->init_answered && n >= (ssize_t)(sizeof *h + sizeof(struct fuse_init_in)) && h->opcode == FUSE_INIT)
+        fs->init_offered = ((const struct fuse_init_in *)(h + 1))->flags;
+    return n;
 }
 
 /* No fallocate, lseek, copy_file_range: 9P has no such thing, and the kernel does what can be done without. */
@@ -186,6 +216,7 @@ int session_open(struct fs *fs, struct err *e)
     char *argv[] = {program, option, fsname, NULL};
     struct fuse_args args = FUSE_ARGS_INIT(3, argv);
     struct mount_entry m;
+    const struct fuse_custom_io io = {.read = read_request, .writev = write_reply};
     const char *mount = fs->config.mount;
     int rc = clean_mount_point(mount, e);
     if (rc < 0)
@@ -199,9 +230,12 @@ int session_open(struct fs *fs, struct err *e)
     if (fuse_session_mount(fs->session, mount) < 0)
         return err_set(e, errno ? errno : EIO, "cannot mount at %s: is /dev/fuse there, and are we root?", mount);
     fs->mount_fd = fuse_session_fd(fs->session);
+    if (fuse_session_custom_io(fs->session, &io, fs->mount_fd) < 0)
+        return err_set(e, EINVAL, "this libfuse takes no I/O functions of ours");
     rc = answer_init(fs, e);
     if (rc < 0)
         return rc;
+    fs->init_answered = true;
     set_readahead(mount);
     int flags = fcntl(fs->mount_fd, F_GETFL);
     if (flags < 0 || fcntl(fs->mount_fd, F_SETFL, flags | O_NONBLOCK) < 0)
