@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boots a guest with space-daemon under QEMU's emulation, without any other part of spacefs. For tests."""
 
+import ctypes
 import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +21,11 @@ SOURCE = os.path.abspath(f"{HERE}/../..")
 BUILD = os.environ.get("BUILD", f"{SOURCE}/build")
 DAEMON = f"{BUILD}/guest/space-daemon"
 CMDLINE = re.search(r'#define CMDLINE "(.*)"', open(f"{SOURCE}/hostd/noded/domain_xml.c", encoding="utf-8").read())[1] + " mitigations=off"
+
+
+def die_with_parent():
+    """However a test ends, no machine of its is left."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def guest_files():
@@ -43,13 +50,13 @@ def make_root(directory, size="64M"):
         f.write("root:x:0:\ntty:x:5:\nuser:x:1000:\nextra:x:1001:other,user\n")
     os.chown(f"{tree}/home/user", 1000, 1000)
     os.chmod(f"{tree}/tmp", 0o1777)
-    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "root_owner=0:0", "-d", tree, image, size], check=True)
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "root_owner=0:0", "-d", tree, image, size], check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(tree)
     return image
 
 
 class Vm:
-    def __init__(self, memory=256, extra_cmdline="", size="64M", disk=True):
+    def __init__(self, memory=256, extra_cmdline="", size="64M", disk=True, extra=()):
         self.dir = tempfile.mkdtemp(prefix="space-guest-", dir=os.environ.get("TESTTMP"))
         files, image = guest_files(), make_root(self.dir, size)
         self.began = time.monotonic()
@@ -63,7 +70,8 @@ class Vm:
         for n in (0, 1):
             args += ["-chardev", f"socket,id=c{n},path={self.dir}/port{n},server=on,wait=off",
                      "-device", f"virtserialport,chardev=c{n},name=space.{n}"]
-        self.process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        args += [a.format(dir=self.dir) for a in extra]
+        self.process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
 
     def connect(self, port, timeout=60):
         """A fresh connection with the echo of its preamble awaited: a socket."""
