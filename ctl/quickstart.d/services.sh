@@ -59,6 +59,11 @@ runsvdir_pid() {
 	echo "$pid"
 }
 
+# Files of an earlier runsv may be there without it.
+supervised() {
+	sv status "$SV/$1" 2>/dev/null | grep -q '^\(run\|down\|finish\):'
+}
+
 start_runit() {
 	local name
 	for name in $SERVICES; do
@@ -69,7 +74,7 @@ start_runit() {
 		setsid sh -c "echo \$\$ >'$RUNSVDIR_PID'; exec runsvdir -P '$SV'" </dev/null >/dev/null 2>&1 &
 	fi
 	for name in $SERVICES; do
-		wait_until 15 "runsv $name" test -p "$SV/$name/supervise/control"
+		wait_until 15 "runsv $name" supervised "$name"
 		restart_if_outdated "$name"
 		sv up "$SV/$name"
 	done
