@@ -21,29 +21,37 @@
 
 /* Why each is safe to offer: the comment at its function. */
 static const struct op ops[] = {
-    [NODED_HELLO] = {"hello", op_hello, 0, 0, LANE_POOL, 0, false, false, false},
-    [NODED_OBJECT_CREATE] = {"object-create", op_object_create, OP_OBJECT, 0, LANE_POOL, 0, true, false, false},
-    [NODED_OBJECT_SNAPSHOT] = {"object-snapshot", op_object_snapshot, OP_OBJECT | OP_SOURCE, NODED_READ_ONLY, LANE_POOL, 0, true, false,
-                               false},
-    [NODED_OBJECT_SEAL] = {"object-seal", op_object_seal, OP_OBJECT, 0, LANE_POOL, 0, true, false, false},
-    [NODED_OBJECT_DELETE] = {"object-delete", op_object_delete, OP_OBJECT, 0, LANE_POOL, 0, true, false, false},
-    [NODED_OBJECT_LIST] = {"object-list", op_object_list, 0, 0, LANE_POOL, 0, false, false, false},
-    [NODED_FILE_OPEN] = {"file-open", op_file_open, OP_OBJECT | OP_FILE, NODED_WRITABLE, LANE_POOL, 0, true, false, false},
-    [NODED_TEMPLATE_KERNEL] = {"template-kernel", op_template_kernel, OP_TEMPLATE, 0, LANE_POOL, 0, true, false, false},
-    [NODED_DISK_GROW] = {"disk-grow", op_disk_grow, OP_SANDBOX | OP_SIZE, 0, LANE_VM, SECONDS(30), true, false, false},
-    [NODED_VM_START] = {"vm-start", op_vm_start, OP_SANDBOX | OP_MACHINE, NODED_PROBE, LANE_VM, SECONDS(90), true, false, true},
-    [NODED_VM_KILL] = {"vm-kill", op_vm_kill, OP_SANDBOX, 0, LANE_END, SECONDS(90), true, true, false},
-    [NODED_VM_PAUSE] = {"vm-pause", op_vm_pause, OP_SANDBOX, 0, LANE_VM, SECONDS(30), true, false, false},
-    [NODED_VM_RESUME] = {"vm-resume", op_vm_resume, OP_SANDBOX, 0, LANE_VM, SECONDS(30), true, false, false},
-    [NODED_VM_STATS] = {"vm-stats", op_vm_stats, OP_SANDBOX, 0, LANE_VM, SECONDS(10), true, false, false},
-    [NODED_VM_LIST] = {"vm-list", op_vm_list, 0, 0, LANE_VM, SECONDS(30), false, false, false},
-    [NODED_CHANNEL_OPEN] = {"channel-open", op_channel_open, OP_SANDBOX | OP_PORT, 0, LANE_POOL, 0, false, false, false},
-    [NODED_POOL_STAT] = {"pool-stat", op_pool_stat, 0, 0, LANE_POOL, 0, false, false, false},
+    [NODED_HELLO] = {.name = "hello", .run = op_hello, .lane = LANE_POOL},
+    [NODED_OBJECT_CREATE] = {.name = "object-create", .run = op_object_create, .fields = OP_OBJECT, .lane = LANE_POOL, .ordered = true},
+    [NODED_OBJECT_SNAPSHOT] = {.name = "object-snapshot", .run = op_object_snapshot, .fields = OP_OBJECT | OP_SOURCE,
+                               .flags = NODED_READ_ONLY, .lane = LANE_POOL, .ordered = true},
+    [NODED_OBJECT_SEAL] = {.name = "object-seal", .run = op_object_seal, .fields = OP_OBJECT, .lane = LANE_POOL, .ordered = true},
+    [NODED_OBJECT_DELETE] = {.name = "object-delete", .run = op_object_delete, .fields = OP_OBJECT, .lane = LANE_POOL, .ordered = true},
+    [NODED_OBJECT_LIST] = {.name = "object-list", .run = op_object_list, .lane = LANE_POOL},
+    [NODED_FILE_OPEN] = {.name = "file-open", .run = op_file_open, .fields = OP_OBJECT | OP_FILE, .flags = NODED_WRITABLE,
+                         .lane = LANE_POOL, .ordered = true},
+    [NODED_TEMPLATE_KERNEL] = {.name = "template-kernel", .run = op_template_kernel, .fields = OP_TEMPLATE, .lane = LANE_POOL,
+                               .ordered = true},
+    [NODED_DISK_GROW] = {.name = "disk-grow", .run = op_disk_grow, .fields = OP_SANDBOX | OP_SIZE, .lane = LANE_VM,
+                         .limit_msec = SECONDS(30), .ordered = true},
+    [NODED_VM_START] = {.name = "vm-start", .run = op_vm_start, .fields = OP_SANDBOX | OP_MACHINE, .flags = NODED_PROBE, .lane = LANE_VM,
+                        .limit_msec = SECONDS(90), .ordered = true, .needs_libvirt = true, .undone = true},
+    [NODED_VM_KILL] = {.name = "vm-kill", .run = op_vm_kill, .fields = OP_SANDBOX, .lane = LANE_END, .limit_msec = SECONDS(90),
+                       .ordered = true, .ends = true, .needs_libvirt = true},
+    [NODED_VM_PAUSE] = {.name = "vm-pause", .run = op_vm_pause, .fields = OP_SANDBOX, .lane = LANE_VM, .limit_msec = SECONDS(30),
+                        .ordered = true, .needs_libvirt = true},
+    [NODED_VM_RESUME] = {.name = "vm-resume", .run = op_vm_resume, .fields = OP_SANDBOX, .lane = LANE_VM, .limit_msec = SECONDS(30),
+                         .ordered = true, .needs_libvirt = true},
+    [NODED_VM_STATS] = {.name = "vm-stats", .run = op_vm_stats, .fields = OP_SANDBOX, .lane = LANE_VM, .limit_msec = SECONDS(10),
+                        .ordered = true, .needs_libvirt = true},
+    [NODED_VM_LIST] = {.name = "vm-list", .run = op_vm_list, .lane = LANE_VM, .limit_msec = SECONDS(30), .needs_libvirt = true},
+    [NODED_CHANNEL_OPEN] = {.name = "channel-open", .run = op_channel_open, .fields = OP_SANDBOX | OP_PORT, .lane = LANE_POOL},
+    [NODED_POOL_STAT] = {.name = "pool-stat", .run = op_pool_stat, .lane = LANE_POOL},
 };
 
-const struct op op_kill = {"kill", op_vm_kill, OP_SANDBOX, 0, LANE_END, 0, true, true, false};
-const struct op op_interrupt = {"interrupt", op_vm_interrupt, OP_SANDBOX, 0, LANE_END, 0, false, false, false};
-const struct op op_reap = {"reap", op_vm_reap, OP_SANDBOX, 0, LANE_END, 0, true, false, false};
+const struct op op_kill = {.name = "kill", .run = op_vm_kill, .fields = OP_SANDBOX, .lane = LANE_END, .ordered = true, .ends = true};
+const struct op op_interrupt = {.name = "interrupt", .run = op_vm_interrupt, .fields = OP_SANDBOX, .lane = LANE_END};
+const struct op op_reap = {.name = "reap", .run = op_vm_reap, .fields = OP_SANDBOX, .lane = LANE_END, .ordered = true};
 
 const struct op *op_find(uint32_t number)
 {

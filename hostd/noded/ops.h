@@ -23,6 +23,7 @@ struct op {
     uint32_t limit_msec; /* answered with ETIMEDOUT after this; 0: no limit */
     bool ordered;        /* one after another for each object */
     bool ends;           /* must not wait for a hung operation on its object: op_interrupt goes ahead of it */
+    bool needs_libvirt;  /* refused at once while libvirt is away, whatever still hangs from before */
     bool undone;         /* when it succeeds after its limit, op_kill follows, since the answer was that it failed */
 };
 

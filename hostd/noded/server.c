@@ -14,6 +14,7 @@
 #include "hostd/noded/ops.h"
 #include "hostd/noded/queue.h"
 #include "hostd/noded/slots.h"
+#include "hostd/noded/vm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -97,8 +98,8 @@ static void job_expired(struct task *t)
     struct job *j = (struct job *)(void *)t;
     struct noded_reply rep = {0}; /* the job's own may be written to right now */
     char sentence[128];
-    snprintf(sentence, sizeof sentence, "%s %012llx: no answer within %u s; ending its virtual machine (kill) always works", j->op->name,
-             (unsigned long long)j->req.id, j->op->limit_msec / 1000);
+    snprintf(sentence, sizeof sentence, "%s %012llx: no answer within %u s: its QEMU hangs (kill it), or libvirtd does (restart it)",
+             j->op->name, (unsigned long long)j->req.id, j->op->limit_msec / 1000);
     audit(&j->req, j->op->name, -ETIMEDOUT, j->started, sentence);
     answer(j->conn, &j->req, &rep, -1, -ETIMEDOUT, sentence);
     conn_unref(j->conn);
@@ -196,7 +197,12 @@ static void on_request(void *user, struct conn *c, const struct noded_request *q
         err_set(&e, EPROTO, "the first request must be hello");
     else if (!op)
         err_set(&e, EOPNOTSUPP, "there is no operation %u", q->op);
-    else if (op_check(op, s->node, q, &e) == 0) {
+    else if (op_check(op, s->node, q, &e) < 0)
+        ;
+    else if (op->needs_libvirt && !vms_up(s->node->vms))
+        err_set(&e, ENOTCONN, "%s %012llx: libvirt does not answer at %s; is libvirtd running?", op->name, (unsigned long long)q->id,
+                s->node->config.libvirt);
+    else {
         conn_set_greeted(c);
         submit(s, op, c, q, 0, false);
         return;

@@ -42,6 +42,8 @@ int vms_resize_disk(struct vms *v, uint64_t id, uint64_t bytes, struct err *e);
 int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss, bool *ret_running, struct err *e);
 /* Calls back for each domain of this instance, with "running", "paused" or "other". */
 int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user, struct err *e);
+/* There is a connection, as far as it is known. */
+bool vms_up(struct vms *v);
 /* "7.2.22"; empty until libvirt was reached. */
 void vms_qemu_version(struct vms *v, char out[32]);
 /* The domain's name. */

@@ -313,6 +313,14 @@ uint64_t vms_id(const struct vms *v, virDomainPtr dom)
     return id;
 }
 
+bool vms_up(struct vms *v)
+{
+    pthread_mutex_lock(&v->lock);
+    bool up = v->up;
+    pthread_mutex_unlock(&v->lock);
+    return up;
+}
+
 void vms_qemu_version(struct vms *v, char out[32])
 {
     pthread_mutex_lock(&v->lock);
