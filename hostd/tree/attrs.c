@@ -333,6 +333,9 @@ static void finish_set(struct p9_request *r, struct tree_fid *f, int rc, const s
     }
 }
 
+/* The guest kernel does not boot in less. */
+#define MEMORY_MIN (96ULL << 20)
+
 static void write_memory(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
 {
     struct err e = {0};
@@ -341,8 +344,8 @@ static void write_memory(struct p9_request *r, struct tree_fid *f, char *value, 
     if (!may_write(r, f))
         return;
     int rc = str_parse_size(value, &bytes);
-    if (rc < 0 || bytes < (64ULL << 20) || bytes > (1ULL << 39) || bytes % (1 << 20))
-        rc = err_set(&e, EINVAL, "'%.32s' is no memory size: whole MiB from 64M to 512G, such as 256M", value);
+    if (rc < 0 || bytes < MEMORY_MIN || bytes > (1ULL << 39) || bytes % (1 << 20))
+        rc = err_set(&e, EINVAL, "'%.32s' is no memory size: whole MiB from 96M to 512G, such as 256M", value);
     else if ((int64_t)bytes != row_of(f)->memory)
         rc = sandbox_resize(f->node.sandbox, bytes, 0, &e);
     finish_set(r, f, rc, &e);

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests/bench/run measures, through the mount. Standard library only."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "interop"))
+import p9  # noqa: E402
+from guest_vm import Vm  # noqa: E402
+
+SPACE, RUN = os.environ["SPACE"], os.environ["RUN"]
+MIB = 1 << 20
+BULK = 64 * MIB
+rows = []
+
+
+def note(name, samples, unit, scale=1.0, **extra):
+    """Median and 90th percentile of `samples` (seconds, or rates)."""
+    s = sorted(x * scale for x in samples)
+    row = {"name": name, "unit": unit, "n": len(s), "p50": s[len(s) // 2], "p90": s[min(len(s) - 1, int(len(s) * 0.9))], **extra}
+    rows.append(row)
+    print(f"  {name:<58} {row['p50']:>10.1f} {row['p90']:>10.1f} {unit:<6} n={row['n']}", flush=True)
+    return row["p50"]
+
+
+def timed(fn, n):
+    out = []
+    for i in range(n):
+        begin = time.perf_counter()
+        fn(i)
+        out.append(time.perf_counter() - begin)
+    return out
+
+
+def read(path):
+    with open(f"{SPACE}/{path}", "rb", buffering=0) as f:
+        return f.read()
+
+
+def write(path, data):
+    with open(f"{SPACE}/{path}", "wb", buffering=0) as f:
+        f.write(data)
+
+
+def job(box, name, command):
+    os.mkdir(f"{SPACE}/proc/{box}/{name}")
+    write(f"proc/{box}/{name}/cmd", command.encode())
+    status = read(f"proc/{box}/{name}/wait").decode().strip()
+    os.rmdir(f"{SPACE}/proc/{box}/{name}")
+    assert status == "exit 0", status
+
+
+def create_and_run(i):
+    os.mkdir(f"{SPACE}/sandboxes/cold{i}")
+    job(f"cold{i}", "j", "true")
+
+
+def control_files():
+    def cat(_):
+        fd = os.open(f"{SPACE}/sandboxes/b/state", os.O_RDONLY)
+        assert os.read(fd, 64) == b"running\n"
+        os.close(fd)
+
+    note("stat sandboxes/b/state", timed(lambda _: os.stat(f"{SPACE}/sandboxes/b/state"), 2000), "us", 1e6)
+    note("cat sandboxes/b/state (look up, open, read, close)", timed(cat, 2000), "us", 1e6)
+    handle = os.open(f"{SPACE}/sandboxes/b/state", os.O_RDONLY)
+    note("read of an open control file", timed(lambda _: os.pread(handle, 64, 0), 2000), "us", 1e6)
+    os.close(handle)
+
+
+def many_sandboxes():
+    """1,000 sandboxes that are held by an open #copy, so that none of them boots; they go when the connection closes."""
+    client = p9.Client.unix(f"{RUN}/hostd.sock")
+    root = client.attach()
+    dirs = root.walk("sandboxes")
+    for i in range(1000):
+        dirs.mkdir(f"many{i}")
+        dirs.walk(f"many{i}", "#copy").open(p9.O_WRONLY)
+
+    def listing(_):
+        assert len(os.listdir(f"{SPACE}/sandboxes")) >= 1001
+
+    note("readdir of sandboxes/ with 1,000 entries", timed(listing, 20), "ms", 1e3)
+    client.close()
+    end = time.monotonic() + 60
+    while len(os.listdir(f"{SPACE}/sandboxes")) > 100 and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def raw_port():
+    """A plain copy loop over a virtio-serial port of the same machine type, in MB/s: (guest to host, host to guest)."""
+    with Vm(extra=["-chardev", "socket,id=raw,path={dir}/raw,server=on,wait=off", "-device", "virtserialport,chardev=raw,name=raw"]) as vm:
+        _, control = vm.control()
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(f"{vm.dir}/raw")
+        find = "for d in /sys/class/virtio-ports/*; do [ $(cat $d/name) = raw ] && p=/dev/${d##*/}; done; "
+
+        def spawn(number, command):
+            control.walk("spawn").open(p9.O_WRONLY).write(b"".join(
+                x.encode() + b"\0" for x in (f"id={number}", "arg=/bin/sh", "arg=-c", "arg=" + find + command)))
+
+        begin = time.perf_counter()
+        spawn(1, f"dd if=/dev/zero of=$p bs=65536 count={BULK // 65536}")
+        left = BULK
+        while left:
+            left -= len(s.recv(MIB))
+        out = BULK / 1e6 / (time.perf_counter() - begin)
+        begin = time.perf_counter()
+        spawn(2, f"dd if=$p of=/dev/null bs=65536 iflag=fullblock count={BULK // 65536}")
+        s.sendall(bytes(BULK))
+        control.walk("jobs", "2", "wait").open().read(timeout=120)
+        return out, BULK / 1e6 / (time.perf_counter() - begin)
+
+
+def files():
+    path = f"{SPACE}/root/b/root/bulk"
+    data = os.urandom(MIB)
+    wrote, got = [], []
+    for _ in range(5):
+        begin = time.perf_counter()
+        with open(path, "wb", buffering=0) as f:
+            for _ in range(BULK // MIB):
+                f.write(data)
+            os.fsync(f.fileno())
+        wrote.append(BULK / 1e6 / (time.perf_counter() - begin))
+        os.utime(path)  # a new time drops the page cache
+        begin = time.perf_counter()
+        with open(path, "rb", buffering=0) as f:
+            while f.read(MIB):
+                pass
+        got.append(BULK / 1e6 / (time.perf_counter() - begin))
+    os.unlink(path)
+    out, into = raw_port()
+    w = note("root/: sequential write of 64 MiB, with fsync", wrote, "MB/s")
+    r = note("root/: sequential read of 64 MiB", got, "MB/s")
+    note("raw virtio-serial port, host to guest", [into], "MB/s")
+    note("raw virtio-serial port, guest to host", [out], "MB/s")
+    rows.append({"name": "ratio write/raw", "value": w / into})
+    rows.append({"name": "ratio read/raw", "value": r / out})
+    print(f"  {'root/ write / raw port':<58} {w / into:>10.2f}\n  {'root/ read / raw port':<58} {r / out:>10.2f}")
+
+
+def small(i):
+    with open(f"{SPACE}/root/b/root/small{i}", "wb") as f:
+        f.write(b"x" * 100)
+
+
+def main():
+    print(f"  {'':<58} {'p50':>10} {'p90':>10}")
+    note("cold create to first command's exit status", timed(create_and_run, 5), "ms", 1e3)
+    for i in range(5):
+        os.rmdir(f"{SPACE}/sandboxes/cold{i}")
+    os.mkdir(f"{SPACE}/sandboxes/b")
+    job("b", "warm", "true")
+    note("exec round trip (mkdir, cmd, wait, rmdir)", timed(lambda i: job("b", f"j{i}", "true"), 100), "ms", 1e3)
+    note("the same by spacectl exec", timed(lambda _: subprocess.run(["spacectl", "exec", "b", "--", "true"], check=True), 20), "ms", 1e3)
+    note("mkdir and rmdir of a sandbox, each", timed(lambda i: (os.rmdir if i % 2 else os.mkdir)(f"{SPACE}/sandboxes/m{i // 2}"), 40), "ms", 1e3)
+    control_files()
+    many_sandboxes()
+    note("root/: stat of a file", timed(lambda _: os.stat(f"{SPACE}/root/b/etc/passwd"), 300), "ms", 1e3)
+    note("root/: a new file of 100 bytes", timed(small, 200), "ms", 1e3)
+    files()
+    os.rmdir(f"{SPACE}/sandboxes/b")
+    with open(sys.argv[1], "w", encoding="ascii") as f:
+        json.dump({"rows": rows, "cpus": os.cpu_count(), "kernel": os.uname().release}, f, indent=1)
+
+
+main()
