@@ -20,12 +20,14 @@ eq ran "$(spacectl exec "$box" /root/other-name)" "an executable stays one"
 mkdir -p tree/sub
 echo 1 >tree/a
 echo 2 >"tree/sub/b with blanks"
-ln -s sub/../a tree/link
+ln -s "sub/b with blanks" tree/link
+ln -s sub/../a tree/cut
 spacectl cp -r tree "$box:/root"
 eq 2 "$(cat "$SPACE/root/$box/root/tree/sub/b with blanks")"
 spacectl cp -r "$box:/root/tree" out
 diff -r tree out
-eq sub/../a "$(readlink out/link)"
+eq "sub/b with blanks" "$(readlink out/link)" "a safe target is kept as it is"
+eq a "$(readlink out/cut)" "behind a name, .. is cut: that name could be a link"
 
 fails_with "use -r" spacectl cp "$box:/root" here
 fails_with "No such file" spacectl cp "$box:/root/nothing" here
