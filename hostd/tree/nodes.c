@@ -289,6 +289,10 @@ int node_lookup(struct space *s, const struct caller *c, const struct node *dir,
         return -ENOTDIR;
     if (!strcmp(name, ".."))
         return parent_of(dir, out);
+    if (!strcmp(name, ".")) { /* diodls -l walks every name that readdir gave */
+        node_copy(out, dir);
+        return 0;
+    }
     if (node_gone(dir) || !node_visible(dir, c))
         return -ENOENT;
     if (!strcmp(name, "#copy") && (dir->kind == NODE_SANDBOX || dir->kind == NODE_TEMPLATE || dir->kind == NODE_SNAPSHOT))
