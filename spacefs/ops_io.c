@@ -15,6 +15,8 @@
 
 /* A request of the kernel is at most 1 MiB, a message carries a little less: two parts, four when the server offers less. */
 #define PARTS_MAX 4u
+/* Writes above this are copied, to go on after a short count. Below, a short count is the program's to handle. */
+#define COPY_MIN 65536u
 
 static void reply_data(struct req *r, const void *data, size_t len)
 {
@@ -44,48 +46,69 @@ static struct call *start_read(struct task *t, uint32_t fid, uint64_t offset, si
     return call_start(t, &m);
 }
 
-/* One message: answered from the connection's buffer. */
-static int read_whole(struct req *r, uint32_t fid)
+/*
+ * True when there is more behind `done` bytes than a short answer told: to the kernel's page cache a short read is the end of
+ * the file, to a guest whose messages are smaller than ours it is not.
+ */
+static bool must_go_on(const struct req *r, size_t done)
 {
-    struct call *c = start_read(&r->task, fid, (uint64_t)r->off, r->size);
-    int rc = call_wait(c);
-    if (rc == 0) {
-        const struct p9_data *d = &c->reply.Rread.data;
-        reply_data(r, d->p, d->len < r->size ? d->len : r->size);
-    }
-    call_end(c);
-    return rc;
+    const struct node *n = r->handle->node;
+    return node_is_guest(n) && done && done < r->size && (uint64_t)r->off + done < n->size;
 }
 
-/* Several at once; what follows a short part does not count. */
-static int read_parts(struct req *r, uint32_t fid, size_t part)
+/* Reads into r->owned from `done` on, all parts at once. Bytes without a gap, or the first part's error. */
+static int read_parts(struct req *r, uint32_t fid, size_t done, size_t part)
 {
     struct call *calls[PARTS_MAX] = {0};
-    size_t n = 0, done = 0;
+    size_t n = 0, got = 0, left = r->size - done;
     bool more = true;
     int rc = 0;
-    if (!r->owned && !(r->owned = malloc(r->size)))
-        return -ENOMEM;
-    for (size_t at = 0; at < r->size && n < PARTS_MAX; at += part, n++)
-        calls[n] = start_read(&r->task, fid, (uint64_t)r->off + at, r->size - at < part ? r->size - at : part);
+    for (size_t at = 0; at < left && n < PARTS_MAX; at += part, n++)
+        calls[n] = start_read(&r->task, fid, (uint64_t)r->off + done + at, left - at < part ? left - at : part);
     for (size_t i = 0; i < n && more; i++) {
         int result = call_wait(calls[i]);
-        const struct p9_data *d = &calls[i]->reply.Rread.data;
-        size_t want = r->size - done < part ? r->size - done : part;
-        more = result == 0 && d->len >= want;
-        if (result == 0 && d->len) {
-            size_t len = d->len < want ? d->len : want;
-            memcpy(r->owned + done, d->p, len);
-            done += len;
-        } else if (result < 0 && i == 0) {
-            rc = result;
-        }
+        size_t want = left - got < part ? left - got : part;
+        size_t len = result < 0 ? 0 : calls[i]->reply.Rread.data.len;
+        len = len < want ? len : want;
+        if (len)
+            memcpy(r->owned + done + got, calls[i]->reply.Rread.data.p, len);
+        got += len;
+        more = result == 0 && len == want;
+        rc = result < 0 && i == 0 ? result : rc;
     }
     for (size_t i = 0; i < n; i++)
         call_end(calls[i]);
-    if (rc == 0)
-        reply_data(r, r->owned, done);
-    return rc;
+    return rc < 0 ? rc : (int)got;
+}
+
+static int read_long(struct req *r, uint32_t fid, size_t done, size_t part)
+{
+    int rc;
+    do {
+        rc = read_parts(r, fid, done, part);
+        if (rc > 0)
+            done += (size_t)rc;
+    } while (rc > 0 && must_go_on(r, done));
+    if (rc < 0 && !done)
+        return rc;
+    reply_data(r, r->owned, done);
+    return 0;
+}
+
+/* One message: answered from the connection's buffer, unless it turns out to be only the beginning. */
+static int read_short(struct req *r, uint32_t fid)
+{
+    struct call *c = start_read(&r->task, fid, (uint64_t)r->off, r->size);
+    int rc = call_wait(c);
+    size_t len = rc < 0 ? 0 : c->reply.Rread.data.len;
+    len = len < r->size ? len : r->size;
+    bool more = rc == 0 && must_go_on(r, len);
+    if (more && (r->owned = malloc(r->size)))
+        memcpy(r->owned, c->reply.Rread.data.p, len);
+    else if (rc == 0)
+        reply_data(r, c->reply.Rread.data.p, len);
+    call_end(c);
+    return more && r->owned ? read_long(r, fid, len, r->size - len) : rc;
 }
 
 static int read_once(struct req *r)
@@ -95,7 +118,11 @@ static int read_once(struct req *r)
     if (rc < 0)
         return rc;
     size_t part = part_size(&r->task, r->size);
-    return part >= r->size ? read_whole(r, fid) : read_parts(r, fid, part);
+    if (part >= r->size && !r->owned)
+        return read_short(r, fid);
+    if (!r->owned && !(r->owned = malloc(r->size)))
+        return -ENOMEM;
+    return read_long(r, fid, 0, part);
 }
 
 static void reply_text(fuse_req_t fuse, struct handle *h, size_t size, off_t off)
@@ -164,40 +191,47 @@ static struct call *start_write(struct task *t, uint32_t fid, uint64_t offset, c
     return call_start(t, &m);
 }
 
-/* Bytes written from the start without a gap, or the first part's error. `data` is not used after the first wait. */
-static int write_parts(struct req *r, uint32_t fid, const char *data, size_t part)
+/* Bytes written from `done` on without a gap, or the first part's error. `data` is not used after the first wait. */
+static int write_parts(struct req *r, uint32_t fid, const char *data, size_t done, size_t part)
 {
     struct call *calls[PARTS_MAX] = {0};
-    size_t n = 0;
-    long done = 0;
+    size_t n = 0, left = r->size - done;
+    long written = 0;
     bool more = true;
-    for (size_t at = 0; at < r->size && n < PARTS_MAX; at += part, n++)
-        calls[n] = start_write(&r->task, fid, (uint64_t)r->off + at, data + at, r->size - at < part ? r->size - at : part);
+    for (size_t at = 0; at < left && n < PARTS_MAX; at += part, n++)
+        calls[n] = start_write(&r->task, fid, (uint64_t)r->off + done + at, data + done + at,
+                               left - at < part ? left - at : part);
     for (size_t i = 0; i < n && more; i++) {
         int rc = call_wait(calls[i]);
-        size_t want = r->size - i * part < part ? r->size - i * part : part;
+        size_t want = left - i * part < part ? left - i * part : part;
         size_t count = rc < 0 ? 0 : calls[i]->reply.Rwrite.count;
         if (rc < 0 && i == 0)
-            done = rc;
+            written = rc;
         else
-            done += (long)(count < want ? count : want);
+            written += (long)(count < want ? count : want);
         more = count >= want;
     }
     for (size_t i = 0; i < n; i++)
         call_end(calls[i]);
-    return (int)done;
+    return (int)written;
 }
 
-static int write_once(struct req *r, const char *data)
+/* A guest may take less at a time than a message holds: goes on as long as we have the data. */
+static int write_once(struct req *r)
 {
     uint32_t fid;
+    size_t done = 0, part = part_size(&r->task, r->size);
     int rc = handle_fid(&r->task, r->handle, (r->flags & O_NONBLOCK) != 0, &fid);
     if (rc < 0)
         return rc;
-    size_t part = part_size(&r->task, r->size);
     if (node_is_control(r->handle->node) && part < r->size)
         return -EMSGSIZE; /* a write to a control file is one message or none */
-    return write_parts(r, fid, data, part ? part : 1);
+    do {
+        rc = write_parts(r, fid, r->owned ? r->owned : r->borrowed, done, part ? part : 1);
+        if (rc > 0)
+            done += (size_t)rc;
+    } while (rc > 0 && r->owned && node_is_guest(r->handle->node) && done < r->size);
+    return done ? (int)done : rc;
 }
 
 static void write_(struct req *r)
@@ -205,7 +239,7 @@ static void write_(struct req *r)
     int rc = lock_check(r->task.fs, r->handle, r->lock_owner);
     if (rc == 0) {
         do {
-            rc = write_once(r, r->owned ? r->owned : r->borrowed);
+            rc = write_once(r);
             rc = rc == TASK_UNSENT && !r->owned ? -EIO : task_once(rc);
         } while (task_again(&r->task, &rc));
     }
@@ -236,7 +270,7 @@ void ops_write(fuse_req_t fuse, fuse_ino_t ino, const char *data, size_t size, o
     r->size = size;
     r->off = off;
     r->borrowed = data;
-    if (!handle_is_ready(fs, h, (fi->flags & O_NONBLOCK) != 0)) { /* it will wait before the data is sent */
+    if (size > COPY_MIN || !handle_is_ready(fs, h, (fi->flags & O_NONBLOCK) != 0)) { /* may wait before all of it is sent */
         r->owned = malloc(size ? size : 1);
         if (!r->owned) {
             request_abandon(r, -ENOMEM);
