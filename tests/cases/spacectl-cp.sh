@@ -33,7 +33,7 @@ fails_with "use -r" spacectl cp "$box:/root" here
 fails_with "No such file" spacectl cp "$box:/root/nothing" here
 fails_with "No such file" spacectl cp nothing "$box:/root/"
 fails_with "neither side" spacectl cp file here
-fails_with "not a name" spacectl cp file "-x:/root"
+fails_with "not a name" spacectl cp file ".x:/root"
 
 # Links of a hostile guest: one to the host's files, one out of the tree.
 echo "host's own" >secret
