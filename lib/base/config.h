@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one configuration file of an instance (default /etc/space/space.conf), read by every program: `key = value` lines,
-// '#' comments. Unknown keys are errors. docs/man/space.conf.5.md lists them.
+// '#' comments. Unknown keys are errors. docs/man/space.conf.5 lists them.
 #ifndef SPACE_BASE_CONFIG_H
 #define SPACE_BASE_CONFIG_H
 
