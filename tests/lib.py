@@ -131,7 +131,7 @@ _checks = []
 _deferred = []
 
 
-def check(function=None, *, limit=60):
+def check(function=None, *, limit=180):
     """Marks a function as a check with a time limit in seconds."""
 
     def mark(f):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# limit: 400
 """Who sees, reads, writes, forks and removes what: through the mount, and by a 9P client straight on hostd's socket."""
 
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# limit: 240
+# limit: 400
 """Processes in a sandbox: how they are started, fed, read, signalled, and how they end."""
 
 import os

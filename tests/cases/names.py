@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# limit: 300
 """Names that are refused, in every directory where one makes things: the errno, a sentence in error, and nothing left behind."""
 
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# limit: 400
 """Values that an attribute does not take, refs that name nothing, and verbs that the state does not allow: errno, a sentence, no change."""
 
 import os
