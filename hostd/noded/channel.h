@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // RUN/vm/ID: a directory for each virtual machine with the sockets of its two channels.
 //
-// libvirt makes the sockets and hands QEMU the listening descriptors, so QEMU needs no access here: the directories are root's, mode
-// 0700. A directory is there from before a QEMU starts until after it is known to be gone: the record that a sandbox is in use, which
-// needs no libvirt. Its gid is the virtual machine's uid.
-// Any thread. Nothing changes after channels_open.
+// libvirt makes the sockets and hands QEMU the listening descriptors, so QEMU needs no access here:
+// the directories are root's, mode 0700. A directory is there from before a QEMU starts until after
+// it is known to be gone: the record that a sandbox is in use, which needs no libvirt. Its gid is
+// the virtual machine's uid. Any thread. Nothing changes after channels_open.
 #ifndef SPACE_NODED_CHANNEL_H
 #define SPACE_NODED_CHANNEL_H
 
@@ -19,7 +19,8 @@
 
 struct channels;
 
-/* Makes RUN/vm in the directory `run_fd`, whose path is `run`. EPERM when somebody else could change it. */
+/* Makes RUN/vm in the directory `run_fd`, whose path is `run`. EPERM when somebody else could
+ * change it. */
 int channels_open(int run_fd, const char *run, struct channels **out, struct err *e);
 void channels_close(struct channels *c);
 
@@ -31,9 +32,12 @@ int channels_remove(const struct channels *c, uint64_t id, struct err *e);
 bool channels_exist(const struct channels *c, uint64_t id);
 /* Path of a socket. */
 void channels_path(const struct channels *c, uint64_t id, uint32_t port, char out[PATH_MAX]);
-/* A connected, non-blocking descriptor. ECONNREFUSED when nobody listens, EAGAIN when another client is being waited for. */
-int channels_connect(const struct channels *c, uint64_t id, uint32_t port, int *ret_fd, struct err *e);
+/* A connected, non-blocking descriptor. ECONNREFUSED when nobody listens, EAGAIN when another
+ * client is being waited for. */
+int channels_connect(const struct channels *c, uint64_t id, uint32_t port, int *ret_fd,
+                     struct err *e);
 /* Calls back for each directory that there is. */
-int channels_each(const struct channels *c, void (*cb)(void *user, uint64_t id, uid_t uid), void *user, struct err *e);
+int channels_each(const struct channels *c, void (*cb)(void *user, uint64_t id, uid_t uid),
+                  void *user, struct err *e);
 
 #endif

@@ -30,7 +30,8 @@ static void on_poll(uv_poll_t *p, int status, int events);
 
 static void update(struct conn *c)
 {
-    int events = (c->requests < CONN_REQUESTS_MAX ? UV_READABLE : 0) | (c->first ? UV_WRITABLE : 0) | UV_DISCONNECT;
+    int events = (c->requests < CONN_REQUESTS_MAX ? UV_READABLE : 0) |
+                 (c->first ? UV_WRITABLE : 0) | UV_DISCONNECT;
     if (c->fd >= 0)
         uv_poll_start(&c->poll, events, on_poll);
 }
@@ -112,7 +113,8 @@ static int transmit(const struct conn *c, const struct noded_reply *rep, int fd)
     }
     if (sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof copy)
         return 1;
-    return errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS ? 0 : -errno;
+    return errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS ? 0
+                                                                                          : -errno;
 }
 
 /* Takes `fd`. */
@@ -183,7 +185,8 @@ static bool receive(struct conn *c)
     struct noded_request q;
     char excess;
     struct iovec iov[] = {{&q, sizeof q}, {&excess, 1}};
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2}; /* no room for descriptors: the kernel drops them */
+    struct msghdr msg = {.msg_iov = iov,
+                         .msg_iovlen = 2}; /* no room for descriptors: the kernel drops them */
     ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client of space-noded: a SOCK_SEQPACKET connection on the loop, with bounds in both directions.
+// One client of space-noded: a SOCK_SEQPACKET connection on the loop, with bounds in both
+// directions.
 #ifndef SPACE_NODED_CONN_H
 #define SPACE_NODED_CONN_H
 
@@ -10,7 +11,8 @@
 
 /* Requests that one client may have in progress; more are left in the socket. */
 #define CONN_REQUESTS_MAX 256u
-/* Replies and events that a client may leave unread beyond what the socket holds; then it is hung up on. */
+/* Replies and events that a client may leave unread beyond what the socket holds; then it is hung
+ * up on. */
 #define CONN_OUTPUT_MAX 1024u
 
 struct conn;
@@ -18,11 +20,13 @@ struct conn;
 struct conn_ops {
     /* A request of the right size. Answer it, now or later, with conn_reply. */
     void (*request)(void *user, struct conn *c, const struct noded_request *q);
-    /* The client is gone; no request follows. References stay valid, what is sent goes nowhere. Last call. */
+    /* The client is gone; no request follows. References stay valid, what is sent goes nowhere.
+     * Last call. */
     void (*closed)(void *user, struct conn *c);
 };
 
-/* Takes the descriptor (closed even on failure). The caller gets no reference: it lives until `closed`, or as long as conn_ref says. */
+/* Takes the descriptor (closed even on failure). The caller gets no reference: it lives until
+ * `closed`, or as long as conn_ref says. */
 struct conn *conn_open(uv_loop_t *loop, int fd, const struct conn_ops *ops, void *user);
 void conn_ref(struct conn *c);
 void conn_unref(struct conn *c);

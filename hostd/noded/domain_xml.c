@@ -1,27 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Domain XML (libvirt's formatdomain.html): the smallest machine that runs a sandbox, see domain_xml.h.
+// Domain XML (libvirt's formatdomain.html): the smallest machine that runs a sandbox, see
+// domain_xml.h.
 //
 // What is in it, and why:
-// - A versioned machine type and a named CPU model that TCG and every x86-64-v2 host offer, so that a later QEMU or another node can
+// - A versioned machine type and a named CPU model that TCG and every x86-64-v2 host offer, so that
+// a later QEMU or another node can
 //   load what was saved here. Never `host` or `max`.
-// - All PCI devices sit on the root bus: nothing is ever hot-plugged, and each root port costs the guest boot time.
-// - The disk goes through the host's page cache: btrfs checksums and direct I/O do not mix when a guest changes a page that is being
+// - All PCI devices sit on the root bus: nothing is ever hot-plugged, and each root port costs the
+// guest boot time.
+// - The disk goes through the host's page cache: btrfs checksums and direct I/O do not mix when a
+// guest changes a page that is being
 //   written. An error stops the guest instead of reaching it, so that a full pool loses nothing.
-// - `relabel='no'`: space-noded gives the disk to the uid itself. libvirt would leave its book-keeping in extended attributes of
+// - `relabel='no'`: space-noded gives the disk to the uid itself. libvirt would leave its
+// book-keeping in extended attributes of
 //   disk.raw, which snapshots would carry to sandboxes of other uids, and those could not start.
-// - Whatever ends the guest (power-off, reboot, panic) ends the domain: space-hostd decides what comes next.
+// - Whatever ends the guest (power-off, reboot, panic) ends the domain: space-hostd decides what
+// comes next.
 #include "hostd/noded/domain_xml.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 /*
- * Kernel command line. No console: under emulation every line of it is time. Self-tests of the kernel's cryptography are two thirds of the
- * instructions of a boot. A panic resets, which ends the domain even when the guest has no pvpanic driver.
+ * Kernel command line. No console: under emulation every line of it is time. Self-tests of the
+ * kernel's cryptography are two thirds of the instructions of a boot. A panic resets, which ends
+ * the domain even when the guest has no pvpanic driver.
  */
-#define CMDLINE "quiet loglevel=0 panic=-1 tsc=reliable no_timer_check cryptomgr.notests rdinit=/init"
+#define CMDLINE                                                                                    \
+    "quiet loglevel=0 panic=-1 tsc=reliable no_timer_check cryptomgr.notests rdinit=/init"
 
-/* Emulated CPUs do not speculate, and the kernel's page table isolation would empty the emulator's TLB at every system call. */
+/* Emulated CPUs do not speculate, and the kernel's page table isolation would empty the emulator's
+ * TLB at every system call. */
 #define CMDLINE_TCG " mitigations=off"
 
 /* TCG's cache of translated code is most of an idle guest's anonymous memory. */
@@ -58,8 +67,8 @@ static void put_boot(FILE *f, const struct domain_spec *spec)
     fputs("<os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type>", f);
     put(f, "<kernel>", spec->kernel, "</kernel>");
     put(f, "<initrd>", spec->initrd, "</initrd>");
-    fprintf(f, "<cmdline>%s%s%s</cmdline></os>\n", CMDLINE, spec->accel == NODED_TCG ? CMDLINE_TCG : "",
-            spec->disk ? " root=/dev/vda" : "");
+    fprintf(f, "<cmdline>%s%s%s</cmdline></os>\n", CMDLINE,
+            spec->accel == NODED_TCG ? CMDLINE_TCG : "", spec->disk ? " root=/dev/vda" : "");
 }
 
 static void put_cpu(FILE *f, const struct domain_spec *spec)
@@ -67,7 +76,9 @@ static void put_cpu(FILE *f, const struct domain_spec *spec)
     fputs("<features><acpi/><apic/>", f);
     if (spec->accel == NODED_TCG)
         fprintf(f, "<tcg><tb-cache unit='MiB'>%d</tb-cache></tcg>", TB_CACHE_MIB);
-    fputs("</features>\n<cpu mode='custom' match='exact' check='none'><model fallback='forbid'>Nehalem</model></cpu>\n", f);
+    fputs("</features>\n<cpu mode='custom' match='exact' check='none'><model "
+          "fallback='forbid'>Nehalem</model></cpu>\n",
+          f);
     fputs("<clock offset='utc'><timer name='hpet' present='no'/></clock>\n", f);
 }
 
@@ -76,7 +87,9 @@ static void put_disk(FILE *f, const struct domain_spec *spec)
     if (!spec->disk)
         return;
     fputs("<disk type='file' device='disk'>"
-          "<driver name='qemu' type='raw' cache='writeback' discard='unmap' error_policy='stop' rerror_policy='stop'/>", f);
+          "<driver name='qemu' type='raw' cache='writeback' discard='unmap' error_policy='stop' "
+          "rerror_policy='stop'/>",
+          f);
     put(f, "<source file='", spec->disk, "'/><target dev='vda' bus='virtio'/>");
     fputs("<address type='pci' domain='0' bus='0' slot='2' function='0'/></disk>\n", f);
 }
@@ -84,10 +97,13 @@ static void put_disk(FILE *f, const struct domain_spec *spec)
 static void put_channels(FILE *f, const struct domain_spec *spec)
 {
     fputs("<controller type='virtio-serial' index='0' ports='3'>"
-          "<address type='pci' domain='0' bus='0' slot='3' function='0'/></controller>\n", f);
+          "<address type='pci' domain='0' bus='0' slot='3' function='0'/></controller>\n",
+          f);
     for (unsigned port = 0; port < 2; port++) {
         put(f, "<channel type='unix'><source mode='bind' path='", spec->socket[port], "'/>");
-        fprintf(f, "<target type='virtio' name='space.%u'/><address type='virtio-serial' controller='0' bus='0' port='%u'/></channel>\n",
+        fprintf(f,
+                "<target type='virtio' name='space.%u'/><address type='virtio-serial' "
+                "controller='0' bus='0' port='%u'/></channel>\n",
                 port, port + 1);
     }
 }
@@ -96,7 +112,8 @@ static void put_rest(FILE *f)
 {
     fputs("<rng model='virtio'><backend model='random'>/dev/urandom</backend>"
           "<address type='pci' domain='0' bus='0' slot='4' function='0'/></rng>\n"
-          "<controller type='usb' model='none'/><memballoon model='none'/><panic model='isa'/>\n", f);
+          "<controller type='usb' model='none'/><memballoon model='none'/><panic model='isa'/>\n",
+          f);
 }
 
 char *domain_xml(const struct domain_spec *spec)
@@ -108,14 +125,19 @@ char *domain_xml(const struct domain_spec *spec)
         return NULL;
     fprintf(f, "<domain type='%s'>", spec->accel == NODED_KVM ? "kvm" : "qemu");
     put(f, "<name>", spec->name, "</name>\n");
-    fprintf(f, "<memory unit='b'>%llu</memory><vcpu>%u</vcpu>\n", (unsigned long long)spec->memory, spec->vcpus);
+    fprintf(f, "<memory unit='b'>%llu</memory><vcpu>%u</vcpu>\n", (unsigned long long)spec->memory,
+            spec->vcpus);
     put_boot(f, spec);
     put_cpu(f, spec);
-    fputs("<on_poweroff>destroy</on_poweroff><on_reboot>destroy</on_reboot><on_crash>destroy</on_crash>\n<devices>\n", f);
+    fputs("<on_poweroff>destroy</on_poweroff><on_reboot>destroy</on_reboot><on_crash>destroy</"
+          "on_crash>\n<devices>\n",
+          f);
     put_disk(f, spec);
     put_channels(f, spec);
     put_rest(f);
-    fprintf(f, "</devices>\n<seclabel type='static' model='dac' relabel='no'><label>+%u:+%u</label></seclabel>\n</domain>\n",
+    fprintf(f,
+            "</devices>\n<seclabel type='static' model='dac' "
+            "relabel='no'><label>+%u:+%u</label></seclabel>\n</domain>\n",
             (unsigned)spec->uid, (unsigned)spec->gid);
     if (fclose(f) != 0) {
         free(text);

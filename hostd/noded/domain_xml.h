@@ -9,11 +9,11 @@
 #include <sys/types.h>
 
 struct domain_spec {
-    const char *name;           /* of the domain */
+    const char *name; /* of the domain */
     const char *kernel, *initrd;
-    const char *disk;           /* NULL: none */
-    const char *socket[2];      /* space.0 and space.1 */
-    uint64_t memory;            /* bytes */
+    const char *disk;      /* NULL: none */
+    const char *socket[2]; /* space.0 and space.1 */
+    uint64_t memory;       /* bytes */
     uint32_t vcpus;
     enum noded_accel accel;
     uid_t uid;

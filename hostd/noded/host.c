@@ -35,11 +35,14 @@ static void prepare_kvm(void)
     if ((st.st_mode & 0006) == 0006 || (st.st_gid == gid && (st.st_mode & 0060) == 0060))
         return;
     if (!gid) {
-        log_warn("%s is not open to QEMU and there is no group `kvm` to give it to: make the group", KVM_NODE);
+        log_warn("%s is not open to QEMU and there is no group `kvm` to give it to: make the group",
+                 KVM_NODE);
         return;
     }
-    if (fchownat(fd, "", (uid_t)-1, gid, AT_EMPTY_PATH) < 0 || fchmodat(AT_FDCWD, KVM_NODE, 0660, 0) < 0)
-        log_warn("give %s to group kvm, mode 0660: %s; libvirt may need a minute for every start", KVM_NODE, strerror(errno));
+    if (fchownat(fd, "", (uid_t)-1, gid, AT_EMPTY_PATH) < 0 ||
+        fchmodat(AT_FDCWD, KVM_NODE, 0660, 0) < 0)
+        log_warn("give %s to group kvm, mode 0660: %s; libvirt may need a minute for every start",
+                 KVM_NODE, strerror(errno));
     else
         log_info("%s now belongs to group kvm, mode 0660", KVM_NODE);
 }
@@ -55,7 +58,8 @@ static void prepare_libvirt_state(void)
     if ((st.st_mode & 0111) == 0111)
         return;
     if (fchmod(fd, (st.st_mode & 07777) | 0111) < 0)
-        log_warn("make %s traversable (0711), which every QEMU needs: %s", LIBVIRT_STATE, strerror(errno));
+        log_warn("make %s traversable (0711), which every QEMU needs: %s", LIBVIRT_STATE,
+                 strerror(errno));
     else
         log_info("%s is now traversable, as a QEMU under its own uid needs", LIBVIRT_STATE);
 }
@@ -73,6 +77,29 @@ static bool kvm_usable(gid_t gid)
     if (fd < 0 || fstat(fd, &st) < 0 || ioctl(fd, KVM_GET_API_VERSION, 0) != KVM_API_VERSION)
         return false;
     return (st.st_mode & 0006) == 0006 || (gid && st.st_gid == gid && (st.st_mode & 0060) == 0060);
+}
+
+static bool has_memory_controller(void)
+{
+    char line[256] = "";
+    if (access("/sys/fs/cgroup/memory/memory.limit_in_bytes", F_OK) == 0)
+        return true; /* version 1 */
+    FILE *f = fopen("/sys/fs/cgroup/cgroup.controllers", "re");
+    if (!f)
+        return false;
+    bool found = fgets(line, sizeof line, f) && strstr(line, "memory");
+    fclose(f);
+    return found;
+}
+
+void host_remove_qemu_log(const char *domain)
+{
+    static const char *const ends[] = {"", ".0", ".1", ".2"}; /* virtlogd.conf: max_backups = 3 */
+    char path[128];
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        snprintf(path, sizeof path, "%s/qemu/%.64s.log%s", HOST_LIBVIRT_LOGS, domain, ends[i]);
+        unlink(path);
+    }
 }
 
 static void read_cpu_model(char *out, size_t size)
@@ -94,13 +121,15 @@ void host_read_facts(struct host_facts *out)
 {
     struct utsname uts;
     *out = (struct host_facts){0};
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE), cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE),
+         cpus = sysconf(_SC_NPROCESSORS_ONLN);
     if (pages > 0 && page > 0)
         out->memory = (uint64_t)pages * (uint64_t)page;
     if (cpus > 0)
         out->cpus = (uint32_t)cpus;
     out->kvm_gid = kvm_group();
     out->kvm = kvm_usable(out->kvm_gid);
+    out->memory_limits = has_memory_controller();
     if (uname(&uts) == 0)
         str_copy(out->kernel, sizeof out->kernel, uts.release);
     read_cpu_model(out->cpu_model, sizeof out->cpu_model);

@@ -6,10 +6,12 @@
 #include "base/err.h"
 
 /*
- * Before any thread is started. Keeps four capabilities: CAP_SYS_ADMIN (deletes subvolumes), CAP_CHOWN and CAP_FOWNER (a disk's
- * owner and mode), CAP_DAC_OVERRIDE (files of other uids, libvirt's socket). Nothing can be executed, traced, mounted or loaded into the
- * kernel afterwards, no namespace entered, no core is dumped.
+ * Before any thread is started. Keeps four capabilities: CAP_SYS_ADMIN (deletes subvolumes),
+ * CAP_CHOWN and CAP_FOWNER (a disk's owner and mode), CAP_DAC_OVERRIDE (files of other uids,
+ * libvirt's socket). Nothing outside the directories `writable` (ends with NULL; missing ones are
+ * skipped) can be made, written or removed afterwards, where the kernel has Landlock. Nothing can
+ * be executed, traced, mounted or loaded into the kernel, no namespace entered; no core is dumped.
  */
-int isolate(struct err *e);
+int isolate(const char *const writable[], struct err *e);
 
 #endif

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// space-noded: the only process of the platform that is root. Does a closed list of operations for space-hostd (lib/ipc/noded.h).
+// space-noded: the only process of the platform that is root. Does a closed list of operations for
+// space-hostd (lib/ipc/noded.h).
 //
-// Theory of operation. At start, with all rights: the host is mended where virtual machines need it, the directories are opened, the
-// socket is bound, and the uids in use are read from the directories. Then rights are given up (isolate.h), threads start, the first
-// attempt to reach libvirt is waited for (so that hello can say which QEMU there is), and clients are let in. Virtual machines belong to
-// libvirt: this process may end at any moment, and another one goes on from the directories.
+// Theory of operation. At start, with all rights: the host is mended where virtual machines need
+// it, the directories are opened, the socket is bound, and the uids in use are read from the
+// directories. Then rights are given up (isolate.h), threads start, the first attempt to reach
+// libvirt is waited for (so that hello can say which QEMU there is), and clients are let in.
+// Virtual machines belong to libvirt: this process may end at any moment, and another one goes on
+// from the directories.
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "hostd/noded/channel.h"
@@ -56,7 +59,8 @@ static void seed(struct node *n, uint64_t id, uid_t uid)
 {
     uint64_t stale;
     if (uid < n->config.uid_base || slots_take(n->slots, uid - n->config.uid_base, id, &stale) < 0)
-        log_warn("sandbox %012llx has uid %u, which is not free or not one of ours", (unsigned long long)id, uid);
+        log_warn("sandbox %012llx has uid %u, which is not free or not one of ours",
+                 (unsigned long long)id, uid);
 }
 
 static void seed_channel(void *user, uint64_t id, uid_t uid)
@@ -88,7 +92,9 @@ static int find_user(const char *name, uid_t *out, struct err *e)
     errno = 0;
     const struct passwd *p = getpwnam(name);
     if (!p)
-        return err_set(e, ENOENT, "there is no user `%s` (`user` in the configuration): useradd --system %s", name, name);
+        return err_set(e, ENOENT,
+                       "there is no user `%s` (`user` in the configuration): useradd --system %s",
+                       name, name);
     *out = p->pw_uid;
     return 0;
 }
@@ -186,14 +192,16 @@ static int start_loop(struct noded *d, struct err *e)
     uv_signal_start(&d->term, on_signal, SIGTERM);
     uv_signal_start(&d->interrupt, on_signal, SIGINT);
     uv_timer_start(&d->patience, on_patience, FIRST_TRY_MSEC, 0);
-    return vms_open(&d->loop, d->node.config.libvirt, d->node.config.vm_prefix, &hooks, &d->node.vms, e);
+    return vms_open(&d->loop, d->node.config.libvirt, d->node.config.vm_prefix, &hooks,
+                    &d->node.vms, e);
 }
 
 /* What is allocated here lives as long as the process. */
 static int run(const char *config, struct err *e)
 {
     struct noded *d = calloc(1, sizeof *d);
-    int rc = d ? config_load(config, &d->node.config, e) : err_set(e, ENOMEM, "start: out of memory");
+    int rc =
+        d ? config_load(config, &d->node.config, e) : err_set(e, ENOMEM, "start: out of memory");
     if (rc < 0)
         return rc;
     if (geteuid() != 0)
@@ -204,8 +212,10 @@ static int run(const char *config, struct err *e)
     raise_file_limit();
     uv_loop_init(&d->loop);
     rc = open_parts(d, e);
+    const char *const writable[] = {d->node.config.pool, d->node.config.run, HOST_LIBVIRT_LOGS,
+                                    NULL};
     if (rc == 0)
-        rc = isolate(e);
+        rc = isolate(writable, e);
     if (rc == 0)
         rc = start_loop(d, e);
     if (rc == 0)
@@ -213,17 +223,21 @@ static int run(const char *config, struct err *e)
     return rc;
 }
 
-static const char usage[] = "usage: space-noded [--config FILE] [--debug]\n"
-                            "Does what only root can do for space-hostd: subvolumes and virtual machines.\n"
-                            "  --config FILE  default " CONFIG_PATH_DEFAULT "\n"
-                            "  --debug        log more\n"
-                            "  --version\n  --help\n";
+static const char usage[] =
+    "usage: space-noded [--config FILE] [--debug]\n"
+    "Does what only root can do for space-hostd: subvolumes and virtual machines.\n"
+    "  --config FILE  default " CONFIG_PATH_DEFAULT "\n"
+    "  --debug        log more\n"
+    "  --version\n  --help\n";
 
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"debug", no_argument, NULL, 'd'}, {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},      {NULL, 0, NULL, 0},
+        {"config", required_argument, NULL, 'c'},
+        {"debug", no_argument, NULL, 'd'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},
+        {NULL, 0, NULL, 0},
     };
     const char *config = CONFIG_PATH_DEFAULT;
     struct err e = {0};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A text written line by line into a memory file, handed out sealed, so that whoever gets it reads what was written.
+// A text written line by line into a memory file, handed out sealed, so that whoever gets it reads
+// what was written.
 #ifndef SPACE_NODED_MEMFD_H
 #define SPACE_NODED_MEMFD_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every operation of space-noded works on: the parts of one node, made by main.c before the loop starts.
+// What every operation of space-noded works on: the parts of one node, made by main.c before the
+// loop starts.
 #ifndef SPACE_NODED_NODE_H
 #define SPACE_NODED_NODE_H
 
@@ -11,7 +12,8 @@ struct pool;
 struct slots;
 struct vms;
 
-/* Operations run on several threads at once: nothing in here changes after start, and each part locks for itself. */
+/* Operations run on several threads at once: nothing in here changes after start, and each part
+ * locks for itself. */
 struct node {
     struct config config;
     struct host_facts facts;

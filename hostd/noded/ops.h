@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The closed list of operations: who takes which fields, where each runs, and the one function that checks a request.
+// The closed list of operations: who takes which fields, where each runs, and the one function that
+// checks a request.
 #ifndef SPACE_NODED_OPS_H
 #define SPACE_NODED_OPS_H
 
@@ -9,22 +10,25 @@
 #include "ipc/noded.h"
 
 /*
- * Does the operation, on a thread of its lane. The request was checked. Fills in the part of the reply that the operation answers
- * with, and *ret_fd (else -1). 0 or -errno with the sentence.
+ * Does the operation, on a thread of its lane. The request was checked. Fills in the part of the
+ * reply that the operation answers with, and *ret_fd (else -1). 0 or -errno with the sentence.
  */
-typedef int op_run(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e);
+typedef int op_run(struct node *n, const struct noded_request *q, struct noded_reply *rep,
+                   int *ret_fd, struct err *e);
 
 struct op {
     const char *name;
     op_run *run;
-    uint32_t fields;     /* enum op_field: those that count; all others must be 0 */
-    uint32_t flags;      /* enum noded_flags that may be set */
+    uint32_t fields; /* enum op_field: those that count; all others must be 0 */
+    uint32_t flags;  /* enum noded_flags that may be set */
     enum lane lane;
     uint32_t limit_msec; /* answered with ETIMEDOUT after this; 0: no limit */
     bool ordered;        /* one after another for each object */
-    bool ends;           /* must not wait for a hung operation on its object: op_interrupt goes ahead of it */
-    bool needs_libvirt;  /* refused at once while libvirt is away, whatever still hangs from before */
-    bool undone;         /* when it succeeds after its limit, op_kill follows, since the answer was that it failed */
+    bool ends; /* must not wait for a hung operation on its object: op_interrupt goes ahead of it */
+    bool
+        needs_libvirt; /* refused at once while libvirt is away, whatever still hangs from before */
+    bool undone; /* when it succeeds after its limit, op_kill follows, since the answer was that it
+                    failed */
 };
 
 enum op_field {
@@ -41,12 +45,15 @@ enum op_field {
 /* By number; NULL when there is no such operation. */
 const struct op *op_find(uint32_t number);
 
-/* True when the request is one that `op` may be run with; else -EINVAL or -ERANGE and the field's name in the sentence. */
-int op_check(const struct op *op, const struct node *n, const struct noded_request *q, struct err *e);
+/* True when the request is one that `op` may be run with; else -EINVAL or -ERANGE and the field's
+ * name in the sentence. */
+int op_check(const struct op *op, const struct node *n, const struct noded_request *q,
+             struct err *e);
 
 /* Not to be asked for: what space-noded does by itself. All take `id`. */
-extern const struct op op_kill;      /* as NODED_VM_KILL */
-extern const struct op op_interrupt; /* ends the QEMU, so that an operation which hangs on it returns */
-extern const struct op op_reap;      /* takes back uid, disk and channels, if its domain is gone */
+extern const struct op op_kill; /* as NODED_VM_KILL */
+extern const struct op
+    op_interrupt;               /* ends the QEMU, so that an operation which hangs on it returns */
+extern const struct op op_reap; /* takes back uid, disk and channels, if its domain is gone */
 
 #endif

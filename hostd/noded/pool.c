@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects of the pool: subvolumes made, snapshotted, sealed, deleted and listed. Files in them: pool_file.c. See pool.h.
+// Objects of the pool: subvolumes made, snapshotted, sealed, deleted and listed. Files in them:
+// pool_file.c. See pool.h.
 #include "hostd/noded/pool_impl.h"
 
 #include "base/cleanup.h"
@@ -41,7 +42,8 @@ void pool_object_name(uint64_t id, char out[POOL_NAME_SIZE])
 int pool_fail(struct err *e, const char *what, struct pool_object o)
 {
     int code = errno;
-    return err_set(e, code, "%s %s %012llx: %s%s", what, kinds[o.kind].name, (unsigned long long)o.id, strerror(code),
+    return err_set(e, code, "%s %s %012llx: %s%s", what, kinds[o.kind].name,
+                   (unsigned long long)o.id, strerror(code),
                    code == ENOSPC ? "; the pool is full: remove snapshots or sandboxes" : "");
 }
 
@@ -49,11 +51,13 @@ int pool_object_open(const struct pool *p, struct pool_object o, const char *wha
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(o.id, name);
-    AUTO_CLOSE int fd = openat(p->folder[o.kind], name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    AUTO_CLOSE int fd =
+        openat(p->folder[o.kind], name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return pool_fail(e, what, o);
     if (btrfs_util_is_subvolume_fd(fd) != BTRFS_UTIL_OK)
-        return err_set(e, EINVAL, "%s %s %012llx: it is not a subvolume", what, kinds[o.kind].name, (unsigned long long)o.id);
+        return err_set(e, EINVAL, "%s %s %012llx: it is not a subvolume", what, kinds[o.kind].name,
+                       (unsigned long long)o.id);
     return steal_fd(&fd);
 }
 
@@ -64,7 +68,10 @@ static int check_owner(int fd, const char *path, struct err *e)
     if (fstat(fd, &st) < 0)
         return err_sys(e, "pool %s", path);
     if (st.st_uid != 0 || (st.st_mode & 0022))
-        return err_set(e, EPERM, "pool %s: it must belong to root and not be writable by anybody else (chown root, chmod 0711)", path);
+        return err_set(e, EPERM,
+                       "pool %s: it must belong to root and not be writable by anybody else (chown "
+                       "root, chmod 0711)",
+                       path);
     return 0;
 }
 
@@ -80,7 +87,8 @@ static void warn_untraversable(const char *path)
         char c = *slash;
         *slash = 0;
         if (stat(part, &st) == 0 && !(st.st_mode & 0001))
-            log_warn("%s cannot be traversed by others: no QEMU will reach its disk (chmod o+x %s)", part, part);
+            log_warn("%s cannot be traversed by others: no QEMU will reach its disk (chmod o+x %s)",
+                     part, part);
         if (!c)
             return;
         *slash = c;
@@ -107,7 +115,9 @@ int pool_open(const char *path, struct pool **out, struct err *e)
     if (root < 0)
         return err_sys(e, "open the pool %s", path);
     if (fstatfs(root, &fs) < 0 || fs.f_type != BTRFS_SUPER_MAGIC)
-        return err_set(e, ENOTSUP, "pool %s: it is not on btrfs (mkfs.btrfs a disk or a file, and mount it there)", path);
+        return err_set(
+            e, ENOTSUP,
+            "pool %s: it is not on btrfs (mkfs.btrfs a disk or a file, and mount it there)", path);
     int rc = check_owner(root, path, e);
     if (rc < 0)
         return rc;
@@ -149,7 +159,8 @@ int pool_create(const struct pool *p, struct pool_object o, struct err *e)
     return fchmod(fd, 0711) < 0 ? pool_fail(e, "set the mode of", o) : 0;
 }
 
-int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to, bool read_only, struct err *e)
+int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to,
+                  bool read_only, struct err *e)
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(to.id, name);
@@ -157,7 +168,8 @@ int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_obj
     if (src < 0)
         return src;
     int flags = read_only ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0;
-    if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name, flags, NULL, NULL) != BTRFS_UTIL_OK)
+    if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name, flags, NULL, NULL) !=
+        BTRFS_UTIL_OK)
         return pool_fail(e, "snapshot to", to);
     if (read_only)
         return 0;
@@ -179,20 +191,24 @@ int pool_seal(const struct pool *p, struct pool_object o, struct err *e)
         return fd;
     if (pool_files_sync(fd) < 0)
         return pool_fail(e, "write out", o);
-    return btrfs_util_set_subvolume_read_only_fd(fd, true) == BTRFS_UTIL_OK ? 0 : pool_fail(e, "seal", o);
+    return btrfs_util_set_subvolume_read_only_fd(fd, true) == BTRFS_UTIL_OK
+               ? 0
+               : pool_fail(e, "seal", o);
 }
 
 int pool_delete(const struct pool *p, struct pool_object o, struct err *e)
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(o.id, name);
-    if (btrfs_util_delete_subvolume_fd(p->folder[o.kind], name, 0) == BTRFS_UTIL_OK || errno == ENOENT)
+    if (btrfs_util_delete_subvolume_fd(p->folder[o.kind], name, 0) == BTRFS_UTIL_OK ||
+        errno == ENOENT)
         return 0;
     return pool_fail(e, "delete", o);
 }
 
 /* Calls back for each object of a kind. */
-static int each(const struct pool *p, enum noded_kind kind, void (*cb)(void *user, struct pool_object o), void *user, struct err *e)
+static int each(const struct pool *p, enum noded_kind kind,
+                void (*cb)(void *user, struct pool_object o), void *user, struct err *e)
 {
     int fd = openat(p->folder[kind], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -223,7 +239,8 @@ static void list_one(void *user, struct pool_object o)
     AUTO_CLOSE int fd = pool_object_open(l->pool, o, "list", NULL);
     if (fd < 0 || btrfs_util_subvolume_info_fd(fd, 0, &info) != BTRFS_UTIL_OK)
         return; /* deleted meanwhile, or not ours */
-    memfd_add(&l->text, "%s %012llx %lld\n", kinds[o.kind].name, (unsigned long long)o.id, (long long)info.otime.tv_sec);
+    memfd_add(&l->text, "%s %012llx %lld\n", kinds[o.kind].name, (unsigned long long)o.id,
+              (long long)info.otime.tv_sec);
 }
 
 int pool_list(const struct pool *p, int *ret_fd, struct err *e)
@@ -251,7 +268,8 @@ static void one_sandbox(void *user, struct pool_object o)
     c->cb(c->user, o.id);
 }
 
-int pool_each_sandbox(const struct pool *p, void (*cb)(void *user, uint64_t sandbox), void *user, struct err *e)
+int pool_each_sandbox(const struct pool *p, void (*cb)(void *user, uint64_t sandbox), void *user,
+                      struct err *e)
 {
     struct sandbox_call c = {cb, user};
     return each(p, NODED_SANDBOX, one_sandbox, &c, e);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files in the objects of the pool: opened, installed, grown, given to a virtual machine and taken back. See pool.h.
+// Files in the objects of the pool: opened, installed, grown, given to a virtual machine and taken
+// back. See pool.h.
 #include "hostd/noded/pool_impl.h"
 
 #include "base/cleanup.h"
@@ -18,30 +19,37 @@ struct file {
 };
 
 static const struct file files[] = {
-    [NODED_DISK] = {"disk.raw", 0600},   [NODED_RAM] = {"ram.raw", 0600},   [NODED_STATE] = {"vm.state", 0600},
-    [NODED_KERNEL] = {"kernel", 0644}, [NODED_INITRD] = {"initrd", 0644}, [NODED_META] = {"meta", 0600},
+    [NODED_DISK] = {"disk.raw", 0600},  [NODED_RAM] = {"ram.raw", 0600},
+    [NODED_STATE] = {"vm.state", 0600}, [NODED_KERNEL] = {"kernel", 0644},
+    [NODED_INITRD] = {"initrd", 0644},  [NODED_META] = {"meta", 0600},
 };
 
-void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file, char out[PATH_MAX])
+void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file,
+                    char out[PATH_MAX])
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(o.id, name);
     /* config paths hold at most 255 bytes: never cut */
-    snprintf(out, PATH_MAX, "%.255s/%s/%s/%s", p->path, pool_kind_folder(o.kind), name, files[file].name);
+    snprintf(out, PATH_MAX, "%.255s/%s/%s/%s", p->path, pool_kind_folder(o.kind), name,
+             files[file].name);
 }
 
-/* Opens a file in an object's directory. Only regular files are ever handed out. -errno with errno set. */
+/* Opens a file in an object's directory. Only regular files are ever handed out. -errno with errno
+ * set. */
 static int file_open(int dir, enum noded_file file, int flags)
 {
     struct stat st;
-    AUTO_CLOSE int fd = openat(dir, files[file].name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, files[file].mode);
+    AUTO_CLOSE int fd =
+        openat(dir, files[file].name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY,
+               files[file].mode);
     if (fd < 0 || fstat(fd, &st) < 0)
         return -errno;
     if (!S_ISREG(st.st_mode)) {
         errno = EINVAL;
         return -EINVAL;
     }
-    if ((flags & O_CREAT) && (st.st_mode & 07777) != files[file].mode && fchmod(fd, files[file].mode) < 0)
+    if ((flags & O_CREAT) && (st.st_mode & 07777) != files[file].mode &&
+        fchmod(fd, files[file].mode) < 0)
         return -errno; /* the umask is closer than the mode of kernel and initrd */
     return steal_fd(&fd);
 }
@@ -54,11 +62,13 @@ static int file_fail(struct err *e, const char *what, enum noded_file file, stru
     return pool_fail(e, text, o);
 }
 
-/* Gives a file to uid and gid `owner`, with exactly `mode`. Missing is success. -errno with errno set. */
+/* Gives a file to uid and gid `owner`, with exactly `mode`. Missing is success. -errno with errno
+ * set. */
 static int file_own(int dir, enum noded_file file, uid_t owner, mode_t mode)
 {
     struct stat st;
-    AUTO_CLOSE int fd = openat(dir, files[file].name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    AUTO_CLOSE int fd =
+        openat(dir, files[file].name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)
         return errno == ENOENT ? 0 : -errno;
     if (fstat(fd, &st) < 0)
@@ -90,7 +100,8 @@ int pool_files_sync(int dir)
     return 0;
 }
 
-int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file file, bool writable, int *ret_fd, struct err *e)
+int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file file, bool writable,
+                   int *ret_fd, struct err *e)
 {
     AUTO_CLOSE int dir = pool_object_open(p, o, "open a file of", e);
     if (dir < 0)
@@ -102,7 +113,8 @@ int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file f
     return 0;
 }
 
-/* Bytes that the kernel cannot move by itself, such as between two kinds of file systems. -errno with errno set. */
+/* Bytes that the kernel cannot move by itself, such as between two kinds of file systems. -errno
+ * with errno set. */
 static int copy_slowly(int from, int to)
 {
     AUTO_FREE char *buf = malloc(COPY_CHUNK);
@@ -135,7 +147,8 @@ static int copy(int from, int to)
     }
 }
 
-int pool_file_install(const struct pool *p, struct pool_object o, enum noded_file file, int from, struct err *e)
+int pool_file_install(const struct pool *p, struct pool_object o, enum noded_file file, int from,
+                      struct err *e)
 {
     AUTO_CLOSE int dir = pool_object_open(p, o, "install into", e);
     if (dir < 0)
@@ -157,8 +170,10 @@ int pool_disk_grow(const struct pool *p, uint64_t sandbox, uint64_t size, struct
     if (fd < 0 || fstat(fd, &st) < 0)
         return file_fail(e, "grow", NODED_DISK, o);
     if ((uint64_t)st.st_size > size)
-        return err_set(e, EINVAL, "grow the disk of sandbox %012llx: it has %lld bytes, a disk cannot shrink to %llu",
-                       (unsigned long long)sandbox, (long long)st.st_size, (unsigned long long)size);
+        return err_set(
+            e, EINVAL,
+            "grow the disk of sandbox %012llx: it has %lld bytes, a disk cannot shrink to %llu",
+            (unsigned long long)sandbox, (long long)st.st_size, (unsigned long long)size);
     if ((uint64_t)st.st_size < size && ftruncate(fd, (off_t)size) < 0)
         return file_fail(e, "grow", NODED_DISK, o);
     return 0;
@@ -189,7 +204,9 @@ int pool_release(const struct pool *p, uint64_t sandbox, struct err *e)
         return 0;
     if (dir < 0)
         return err_set(e, why.code, "%s", why.msg);
-    return file_own(dir, NODED_DISK, 0, files[NODED_DISK].mode) < 0 ? file_fail(e, "take back", NODED_DISK, o) : 0;
+    return file_own(dir, NODED_DISK, 0, files[NODED_DISK].mode) < 0
+               ? file_fail(e, "take back", NODED_DISK, o)
+               : 0;
 }
 
 uid_t pool_holder(const struct pool *p, uint64_t sandbox)

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work queue: see queue.h.
 //
-// Theory of operation. A task with a key first stands in the line of that key; the head of a line (and every task without a key) is
-// ready and stands in the line of its lane; the first ones there, as many as the lane has threads, are worked on. When a task is done,
-// the next one of its key is ready and the next one of its lane is worked on. A task whose time is over before its turn keeps its
-// place, and is done without being worked on when the turn comes; it was answered already. All tasks with a limit are in one list,
-// which a timer that runs while the list is not empty looks through: the limits are seconds and the list is short.
+// Theory of operation. A task with a key first stands in the line of that key; the head of a line
+// (and every task without a key) is ready and stands in the line of its lane; the first ones there,
+// as many as the lane has threads, are worked on. When a task is done, the next one of its key is
+// ready and the next one of its lane is worked on. A task whose time is over before its turn keeps
+// its place, and is done without being worked on when the turn comes; it was answered already. All
+// tasks with a limit are in one list, which a timer that runs while the list is not empty looks
+// through: the limits are seconds and the list is short.
 #include "hostd/noded/queue.h"
 
 #include <stddef.h>
@@ -127,7 +129,8 @@ static void after_thread(uv_work_t *w, int status)
     run(q);
 }
 
-/* Gives the lane's threads work. True when tasks were done without any, which may have made others ready. */
+/* Gives the lane's threads work. True when tasks were done without any, which may have made others
+ * ready. */
 static bool lane_run(struct queue *q, struct lane_state *lane, uint32_t threads)
 {
     bool finished = false;
@@ -142,7 +145,8 @@ static bool lane_run(struct queue *q, struct lane_state *lane, uint32_t threads)
         lane->working++;
         t->started = true;
         t->work_req.data = t;
-        uv_queue_work(q->loop, &t->work_req, on_thread, after_thread); /* fails only without a callback */
+        uv_queue_work(q->loop, &t->work_req, on_thread,
+                      after_thread); /* fails only without a callback */
     }
     return finished;
 }

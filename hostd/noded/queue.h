@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocking work on threads: in order for each object, bounded for each lane, answered in time whatever hangs.
+// Blocking work on threads: in order for each object, bounded for each lane, answered in time
+// whatever hangs.
 //
-// Everything but `work` happens on the loop's thread. A lane has threads of its own (in effect: the lanes together are as many as
-// libuv's thread pool), so that operations that hang in one lane never delay another.
+// Everything but `work` happens on the loop's thread. A lane has threads of its own (in effect: the
+// lanes together are as many as libuv's thread pool), so that operations that hang in one lane
+// never delay another.
 #ifndef SPACE_NODED_QUEUE_H
 #define SPACE_NODED_QUEUE_H
 
@@ -24,11 +26,13 @@ enum lane {
 /* Embedded in whatever is to be done; the queue owns it from queue_submit until `done`. */
 struct task {
     /* Set by the submitter. */
-    uint64_t key;         /* tasks of one key run one after another, in order; 0: not ordered */
+    uint64_t key; /* tasks of one key run one after another, in order; 0: not ordered */
     enum lane lane;
-    uint32_t limit_msec;  /* from submission; 0: none */
-    void (*work)(struct task *t);    /* on a thread. Never called when the time was over before its turn came */
-    void (*expired)(struct task *t); /* the time is over: answer now. At most once, before `done`. NULL when limit_msec is 0 */
+    uint32_t limit_msec; /* from submission; 0: none */
+    void (*work)(
+        struct task *t); /* on a thread. Never called when the time was over before its turn came */
+    void (*expired)(struct task *t); /* the time is over: answer now. At most once, before `done`.
+                                        NULL when limit_msec is 0 */
     void (*done)(struct task *t);    /* the last call: free it */
     /* The queue's. */
     bool started, timed_out;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The run-time directory: see rundir.h.
 //
-// hostd makes RUN/hostd.sock and is not trusted by root; RUN/vm holds paths that libvirt, as root, opens. A directory that belonged to
-// hostd's user would let it exchange RUN/vm; one that belonged to a group would let every member squat hostd.sock. So an ACL entry for
-// that one user it is (acl(5); the format of the attribute is in linux/posix_acl_xattr.h).
+// hostd makes RUN/hostd.sock and is not trusted by root; RUN/vm holds paths that libvirt, as root,
+// opens. A directory that belonged to hostd's user would let it exchange RUN/vm; one that belonged
+// to a group would let every member squat hostd.sock. So an ACL entry for that one user it is
+// (acl(5); the format of the attribute is in linux/posix_acl_xattr.h).
 #include "hostd/noded/rundir.h"
 
 #include "base/cleanup.h"
@@ -31,8 +32,10 @@ static int allow_user(int fd, uid_t user)
     enum { R_X = ACL_READ | ACL_EXECUTE, RWX = R_X | ACL_WRITE, ENTRIES = 5 };
     struct posix_acl_xattr_header head = {htole32(POSIX_ACL_XATTR_VERSION)};
     struct posix_acl_xattr_entry entries[ENTRIES] = {
-        entry(ACL_USER_OBJ, RWX, (uint32_t)ACL_UNDEFINED_ID), entry(ACL_USER, RWX, user),
-        entry(ACL_GROUP_OBJ, R_X, (uint32_t)ACL_UNDEFINED_ID), entry(ACL_MASK, RWX, (uint32_t)ACL_UNDEFINED_ID),
+        entry(ACL_USER_OBJ, RWX, (uint32_t)ACL_UNDEFINED_ID),
+        entry(ACL_USER, RWX, user),
+        entry(ACL_GROUP_OBJ, R_X, (uint32_t)ACL_UNDEFINED_ID),
+        entry(ACL_MASK, RWX, (uint32_t)ACL_UNDEFINED_ID),
         entry(ACL_OTHER, R_X, (uint32_t)ACL_UNDEFINED_ID),
     };
     char acl[sizeof head + sizeof entries];
@@ -51,7 +54,10 @@ int rundir_open(const char *path, uid_t user, struct err *e)
     if (fchown(fd, 0, 0) < 0 || fchmod(fd, 01755) < 0)
         return err_sys(e, "make %s root's", path);
     if (user != 0 && allow_user(fd, user) < 0)
-        return err_sys(e, "let uid %u make sockets in %s (`run` must be on a file system with ACLs, as tmpfs has)", user, path);
+        return err_sys(e,
+                       "let uid %u make sockets in %s (`run` must be on a file system with ACLs, "
+                       "as tmpfs has)",
+                       user, path);
     int lock = openat(fd, LOCK_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock < 0)
         return err_sys(e, "open %s/%s", path, LOCK_NAME);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server: see server.h.
 //
-// Theory of operation. A request becomes a job: checked at once, then worked on by the queue, answered when it is done or when its time
-// is over, whichever is first, and written to the audit log. space-noded makes jobs of its own, too (without a client): it takes back
-// what a domain that ended had (reap), and ends domains that hang or started too late. hostd hears that a domain is gone only after
-// its reap, so that the uid is free by then; and hears RESYNC after everything that was taken was looked at again.
+// Theory of operation. A request becomes a job: checked at once, then worked on by the queue,
+// answered when it is done or when its time is over, whichever is first, and written to the audit
+// log. space-noded makes jobs of its own, too (without a client): it takes back what a domain that
+// ended had (reap), and ends domains that hang or started too late. hostd hears that a domain is
+// gone only after its reap, so that the uid is free by then; and hears RESYNC after everything that
+// was taken was looked at again.
 #include "hostd/noded/server.h"
 
 #include "base/cleanup.h"
@@ -51,29 +53,34 @@ struct job {
     struct noded_reply rep;
     int fd, rc;
     struct err err;
-    uint64_t started; /* uv_hrtime */
+    uint64_t started;         /* uv_hrtime */
     enum noded_vm_event then; /* of our own: to be told when it is done */
     bool resync;              /* of our own: counted in server.resync */
 };
 
-static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then, bool resync);
+static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then,
+                       bool resync);
 static void broadcast(struct server *s, const struct noded_reply *ev);
 
 /* ---- answers ---- */
 
 /* One line for every request: what was asked, on what, how it ended, how long it took. */
-static void audit(const struct noded_request *q, const char *name, int rc, uint64_t started, const char *sentence)
+static void audit(const struct noded_request *q, const char *name, int rc, uint64_t started,
+                  const char *sentence)
 {
     static const char *const kinds[] = {"-", "template", "sandbox", "snapshot"};
-    log_info("audit: %s %s/%012llx from=%s/%012llx file=%u flags=%u size=%llu memory=%llu vcpus=%u accel=%u slot=%u port=%u result=%d "
+    log_info("audit: %s %s/%012llx from=%s/%012llx file=%u flags=%u size=%llu memory=%llu vcpus=%u "
+             "accel=%u slot=%u port=%u result=%d "
              "usec=%llu%s%s",
-             name, q->kind < 4 ? kinds[q->kind] : "?", (unsigned long long)q->id, q->kind2 < 4 ? kinds[q->kind2] : "?",
-             (unsigned long long)q->id2, q->file, q->flags, (unsigned long long)q->size, (unsigned long long)q->memory, q->vcpus,
-             q->accel, q->slot, q->port, rc, (unsigned long long)((uv_hrtime() - started) / 1000), rc < 0 ? " " : "",
-             rc < 0 ? sentence : "");
+             name, q->kind < 4 ? kinds[q->kind] : "?", (unsigned long long)q->id,
+             q->kind2 < 4 ? kinds[q->kind2] : "?", (unsigned long long)q->id2, q->file, q->flags,
+             (unsigned long long)q->size, (unsigned long long)q->memory, q->vcpus, q->accel,
+             q->slot, q->port, rc, (unsigned long long)((uv_hrtime() - started) / 1000),
+             rc < 0 ? " " : "", rc < 0 ? sentence : "");
 }
 
-static void answer(struct conn *c, const struct noded_request *q, struct noded_reply *rep, int fd, int rc, const char *sentence)
+static void answer(struct conn *c, const struct noded_request *q, struct noded_reply *rep, int fd,
+                   int rc, const char *sentence)
 {
     rep->version = NODED_VERSION;
     rep->event = NODED_REPLY;
@@ -98,7 +105,9 @@ static void job_expired(struct task *t)
     struct job *j = (struct job *)(void *)t;
     struct noded_reply rep = {0}; /* the job's own may be written to right now */
     char sentence[128];
-    snprintf(sentence, sizeof sentence, "%s %012llx: no answer within %u s: its QEMU hangs (kill it), or libvirtd does (restart it)",
+    snprintf(sentence, sizeof sentence,
+             "%s %012llx: no answer within %u s: its QEMU hangs (kill it), or libvirtd does "
+             "(restart it)",
              j->op->name, (unsigned long long)j->req.id, j->op->limit_msec / 1000);
     audit(&j->req, j->op->name, -ETIMEDOUT, j->started, sentence);
     answer(j->conn, &j->req, &rep, -1, -ETIMEDOUT, sentence);
@@ -112,7 +121,10 @@ static void own_done(struct server *s, struct job *j)
     if (j->rc < 0)
         log_warn("%s %012llx: %s", j->op->name, (unsigned long long)j->req.id, j->err.msg);
     if (j->then) {
-        struct noded_reply ev = {.version = NODED_VERSION, .event = NODED_EVENT_VM, .id = j->req.id, .vm_event = j->then};
+        struct noded_reply ev = {.version = NODED_VERSION,
+                                 .event = NODED_EVENT_VM,
+                                 .id = j->req.id,
+                                 .vm_event = j->then};
         broadcast(s, &ev);
     }
     if (j->resync && --s->resync == 0) {
@@ -132,7 +144,8 @@ static void job_done(struct task *t)
     } else if (!t->timed_out) {
         own_done(s, j);
     } else if (t->started) {
-        log_info("audit: %s %012llx late result=%d usec=%llu", j->op->name, (unsigned long long)j->req.id, j->rc,
+        log_info("audit: %s %012llx late result=%d usec=%llu", j->op->name,
+                 (unsigned long long)j->req.id, j->rc,
                  (unsigned long long)((uv_hrtime() - j->started) / 1000));
         if (j->rc == 0 && j->op->undone)
             submit_own(s, &op_kill, j->req.id, 0, false);
@@ -143,13 +156,15 @@ static void job_done(struct task *t)
         s->stopped(s->stopped_user);
 }
 
-static void submit(struct server *s, const struct op *op, struct conn *c, const struct noded_request *q, enum noded_vm_event then,
-                   bool resync)
+static void submit(struct server *s, const struct op *op, struct conn *c,
+                   const struct noded_request *q, enum noded_vm_event then, bool resync)
 {
     struct job *j = calloc(1, sizeof *j);
     if (!j)
         abort(); /* a new process starts with less */
-    uint64_t kind = op->fields & OP_SANDBOX ? NODED_SANDBOX : op->fields & OP_TEMPLATE ? NODED_TEMPLATE : q->kind;
+    uint64_t kind = op->fields & OP_SANDBOX    ? NODED_SANDBOX
+                    : op->fields & OP_TEMPLATE ? NODED_TEMPLATE
+                                               : q->kind;
     j->task.key = op->ordered ? kind << 48 | q->id : 0;
     j->task.lane = op->lane;
     j->task.limit_msec = op->limit_msec;
@@ -171,7 +186,8 @@ static void submit(struct server *s, const struct op *op, struct conn *c, const 
     queue_submit(s->queue, &j->task);
 }
 
-static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then, bool resync)
+static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then,
+                       bool resync)
 {
     struct noded_request q = {.version = NODED_VERSION, .kind = NODED_SANDBOX, .id = id};
     submit(s, op, NULL, &q, then, resync);
@@ -179,7 +195,8 @@ static void submit_own(struct server *s, const struct op *op, uint64_t id, enum 
 
 /* ---- clients ---- */
 
-static void refuse(struct conn *c, const struct noded_request *q, const char *name, const struct err *e)
+static void refuse(struct conn *c, const struct noded_request *q, const char *name,
+                   const struct err *e)
 {
     struct noded_reply rep = {0};
     audit(q, name, -e->code, uv_hrtime(), e->msg);
@@ -192,7 +209,9 @@ static void on_request(void *user, struct conn *c, const struct noded_request *q
     struct err e = {0};
     const struct op *op = op_find(q->op);
     if (q->version != NODED_VERSION)
-        err_set(&e, EPROTO, "this space-noded speaks version %u, not %u: install both daemons from one build", NODED_VERSION, q->version);
+        err_set(&e, EPROTO,
+                "this space-noded speaks version %u, not %u: install both daemons from one build",
+                NODED_VERSION, q->version);
     else if (!conn_greeted(c) && q->op != NODED_HELLO)
         err_set(&e, EPROTO, "the first request must be hello");
     else if (!op)
@@ -200,8 +219,8 @@ static void on_request(void *user, struct conn *c, const struct noded_request *q
     else if (op_check(op, s->node, q, &e) < 0)
         ;
     else if (op->needs_libvirt && !vms_up(s->node->vms))
-        err_set(&e, ENOTCONN, "%s %012llx: libvirt does not answer at %s; is libvirtd running?", op->name, (unsigned long long)q->id,
-                s->node->config.libvirt);
+        err_set(&e, ENOTCONN, "%s %012llx: libvirt does not answer at %s; is libvirtd running?",
+                op->name, (unsigned long long)q->id, s->node->config.libvirt);
     else {
         conn_set_greeted(c);
         submit(s, op, c, q, 0, false);
@@ -233,7 +252,8 @@ static bool welcome(const struct server *s, int fd, uint32_t *ret_place)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
         return false;
     if (peer.uid != s->user && peer.uid != 0) {
-        log_warn("audit: refused pid %d of uid %u: only uid %u and root may connect", peer.pid, peer.uid, s->user);
+        log_warn("audit: refused pid %d of uid %u: only uid %u and root may connect", peer.pid,
+                 peer.uid, s->user);
         return false;
     }
     for (uint32_t i = 0; i < CLIENTS_MAX; i++)
@@ -265,7 +285,8 @@ static void on_accept(uv_poll_t *p, int status, int events)
 void server_vm_event(void *server, uint64_t id, enum noded_vm_event what)
 {
     struct server *s = server;
-    struct noded_reply ev = {.version = NODED_VERSION, .event = NODED_EVENT_VM, .id = id, .vm_event = what};
+    struct noded_reply ev = {
+        .version = NODED_VERSION, .event = NODED_EVENT_VM, .id = id, .vm_event = what};
     if (what == NODED_VM_GONE || what == NODED_VM_CRASHED)
         submit_own(s, &op_reap, id, what, false);
     else
@@ -306,7 +327,8 @@ static int bind_socket(int fd, int dir_fd, const char *run, uid_t user, struct e
     return 0;
 }
 
-int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run, uid_t user, struct server **out, struct err *e)
+int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run, uid_t user,
+                struct server **out, struct err *e)
 {
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slot table: see slots.h. Searched from end to end: a few thousand numbers, a few times for each start of a QEMU.
+// The slot table: see slots.h. Searched from end to end: a few thousand numbers, a few times for
+// each start of a QEMU.
 #include "hostd/noded/slots.h"
 
 #include <errno.h>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // libvirt: one connection that comes back by itself, domains PREFIX-ID, and what happens to them.
 //
-// Operations block and may be called from any thread. One that waits for a QEMU that hangs ends when vms_destroy ends that QEMU, one that
-// waits for a libvirtd that hangs when libvirtd goes on or ends. Without libvirtd they fail with ENOTCONN, also from 20 s after it began
-// to hang. A domain that is not there is ESRCH.
+// Operations block and may be called from any thread. One that waits for a QEMU that hangs ends
+// when vms_destroy ends that QEMU, one that waits for a libvirtd that hangs when libvirtd goes on
+// or ends. Without libvirtd they fail with ENOTCONN, also from 20 s after it began to hang. A
+// domain that is not there is ESRCH.
 #ifndef SPACE_NODED_VM_H
 #define SPACE_NODED_VM_H
 
@@ -20,17 +21,20 @@ struct vms;
 struct vms_hooks {
     void (*event)(void *user, uint64_t id, enum noded_vm_event what);
     void (*connected)(void *user); /* each time; what happened before is not known */
-    void (*tried)(void *user);     /* once, after the first attempt to connect, whatever came out (after connected) */
+    void (*tried)(void *user); /* once, after the first attempt to connect, whatever came out (after
+                                  connected) */
     void *user;
 };
 
 /* Starts connecting to `uri`. `prefix` and `uri` must outlive it. Call once a process. */
-int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks, struct vms **out, struct err *e);
+int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks,
+             struct vms **out, struct err *e);
 /* No more hooks; the thread is left to the end of the process. NULL is fine. */
 void vms_close(struct vms *v);
 
-/* Starts a transient domain from its XML. EEXIST. */
-int vms_start(struct vms *v, uint64_t id, const char *xml, struct err *e);
+/* Starts a transient domain from its XML, with a limit on the memory of the whole QEMU and its page
+ * cache (bytes, 0: none). EEXIST. */
+int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit, struct err *e);
 /* Ends it at once. A missing one is success. */
 int vms_destroy(struct vms *v, uint64_t id, struct err *e);
 /* 1, 0, or -errno when it cannot be known. */
@@ -39,9 +43,11 @@ int vms_active(struct vms *v, uint64_t id, struct err *e);
 int vms_pause(struct vms *v, uint64_t id, struct err *e);
 int vms_resume(struct vms *v, uint64_t id, struct err *e);
 int vms_resize_disk(struct vms *v, uint64_t id, uint64_t bytes, struct err *e);
-int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss, bool *ret_running, struct err *e);
+int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss,
+              bool *ret_running, struct err *e);
 /* Calls back for each domain of this instance, with "running", "paused" or "other". */
-int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user, struct err *e);
+int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user,
+             struct err *e);
 /* There is a connection, as far as it is known. */
 bool vms_up(struct vms *v);
 /* "7.2.22"; empty until libvirt was reached. */

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connection to libvirtd and the events that it brings. Operations on domains: vm.c. See vm.h.
 //
-// Theory of operation. One thread owns a connection that only brings events: it connects, subscribes, runs libvirt's event loop until
-// the connection closes, and connects again. What it learns goes into a list under the lock and wakes the loop (uv_async), which runs the
-// hooks: so hooks see a connection's `connected` before any of its events. The thread may hang in a connect to a libvirtd that is stopped:
-// then there is no connection, and nothing else waits for it.
+// Theory of operation. One thread owns a connection that only brings events: it connects,
+// subscribes, runs libvirt's event loop until the connection closes, and connects again. What it
+// learns goes into a list under the lock and wakes the loop (uv_async), which runs the hooks: so
+// hooks see a connection's `connected` before any of its events. The thread may hang in a connect
+// to a libvirtd that is stopped: then there is no connection, and nothing else waits for it.
 //
-// Operations use connections of their own, one for each that is in progress, kept for the next one. No connection is ever used by two
-// threads at a time, nor by a thread and the timer of keepalives: in libvirt before 10.3 (Debian 12 has 9.0) that ends in a jump through
-// a stack frame that is gone (CVE-2024-4418; seen here). So only the connection for events has keepalives. When it is lost, the others
-// are not used again: a generation that is not the current one marks them.
+// Operations use connections of their own, one for each that is in progress, kept for the next one.
+// No connection is ever used by two threads at a time, nor by a thread and the timer of keepalives:
+// in libvirt before 10.3 (Debian 12 has 9.0) that ends in a jump through a stack frame that is gone
+// (CVE-2024-4418; seen here). So only the connection for events has keepalives. When it is lost,
+// the others are not used again: a generation that is not the current one marks them.
 #include "hostd/noded/vm_impl.h"
 
 #include "base/log.h"
@@ -42,7 +44,7 @@ struct vms {
     struct vms_hooks hooks;
     uv_async_t async;
     pthread_t thread;
-    bool closed; /* the connection for events is gone; the thread's */
+    bool closed;          /* the connection for events is gone; the thread's */
     pthread_mutex_t lock; /* for what follows */
     bool up;              /* there is a connection for events */
     uint32_t generation;  /* of it */
@@ -97,7 +99,10 @@ static enum noded_vm_event translate(int event, int detail)
 {
     switch (event) {
     case VIR_DOMAIN_EVENT_STOPPED:
-        return detail == VIR_DOMAIN_EVENT_STOPPED_CRASHED || detail == VIR_DOMAIN_EVENT_STOPPED_FAILED ? NODED_VM_CRASHED : NODED_VM_GONE;
+        return detail == VIR_DOMAIN_EVENT_STOPPED_CRASHED ||
+                       detail == VIR_DOMAIN_EVENT_STOPPED_FAILED
+                   ? NODED_VM_CRASHED
+                   : NODED_VM_GONE;
     case VIR_DOMAIN_EVENT_CRASHED:
         return NODED_VM_GUEST_PANIC;
     case VIR_DOMAIN_EVENT_SUSPENDED:
@@ -138,9 +143,11 @@ static virConnectPtr try_connect(struct vms *v, int *ret_events)
         return NULL;
     v->closed = false;
     *ret_events = -1;
-    if (virConnectRegisterCloseCallback(conn, on_close, v, NULL) == 0 && virConnectSetKeepAlive(conn, KEEPALIVE_SEC, KEEPALIVE_COUNT) >= 0)
-        *ret_events = virConnectDomainEventRegisterAny(conn, NULL, VIR_DOMAIN_EVENT_ID_LIFECYCLE,
-                                                       VIR_DOMAIN_EVENT_CALLBACK(on_lifecycle), v, NULL);
+    if (virConnectRegisterCloseCallback(conn, on_close, v, NULL) == 0 &&
+        virConnectSetKeepAlive(conn, KEEPALIVE_SEC, KEEPALIVE_COUNT) >= 0)
+        *ret_events =
+            virConnectDomainEventRegisterAny(conn, NULL, VIR_DOMAIN_EVENT_ID_LIFECYCLE,
+                                             VIR_DOMAIN_EVENT_CALLBACK(on_lifecycle), v, NULL);
     if (*ret_events >= 0)
         return conn;
     virConnectUnregisterCloseCallback(conn, on_close);
@@ -156,7 +163,8 @@ static void set_up(struct vms *v, virConnectPtr conn)
     v->up = true;
     v->generation++;
     if (version)
-        snprintf(v->qemu, sizeof v->qemu, "%lu.%lu.%lu", version / 1000000, version / 1000 % 1000, version % 1000);
+        snprintf(v->qemu, sizeof v->qemu, "%lu.%lu.%lu", version / 1000000, version / 1000 % 1000,
+                 version % 1000);
     pthread_mutex_unlock(&v->lock);
 }
 
@@ -202,7 +210,8 @@ static void *thread_main(void *arg)
         }
         if (!told) {
             const virError *why = virGetLastError();
-            log_warn("connect to libvirt at %s: %s; trying again until it is there", v->uri, why && why->message ? why->message : "failed");
+            log_warn("connect to libvirt at %s: %s; trying again until it is there", v->uri,
+                     why && why->message ? why->message : "failed");
             post(v, NOTE_TRIED, 0, 0);
         }
         told = true;
@@ -218,7 +227,8 @@ static void ignore_error(void *user, virErrorPtr error)
     (void)error;
 }
 
-int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks, struct vms **out, struct err *e)
+int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks,
+             struct vms **out, struct err *e)
 {
     struct vms *v = calloc(1, sizeof *v);
     if (!v)
@@ -266,7 +276,9 @@ int vms_take(struct vms *v, const char *what, uint64_t id, struct vms_use *u, st
         u->conn = virConnectOpen(v->uri);
     if (u->conn)
         return 0;
-    return err_set(e, ENOTCONN, "%s sandbox %012llx: libvirt does not answer at %s; is libvirtd running?", what, (unsigned long long)id, v->uri);
+    return err_set(e, ENOTCONN,
+                   "%s sandbox %012llx: libvirt does not answer at %s; is libvirtd running?", what,
+                   (unsigned long long)id, v->uri);
 }
 
 void vms_give(struct vms_use *u)
@@ -275,7 +287,8 @@ void vms_give(struct vms_use *u)
         return;
     bool alive = virConnectIsAlive(u->conn) == 1;
     pthread_mutex_lock(&u->v->lock);
-    bool keep = alive && u->v->up && u->generation == u->v->generation && u->v->idle_count < QUEUE_THREADS;
+    bool keep =
+        alive && u->v->up && u->generation == u->v->generation && u->v->idle_count < QUEUE_THREADS;
     if (keep)
         u->v->idle[u->v->idle_count++] = u->conn;
     pthread_mutex_unlock(&u->v->lock);
@@ -290,11 +303,15 @@ int vms_fail(const struct vms_use *u, const char *what, uint64_t id, struct err 
     int code = why ? why->code : VIR_ERR_OK;
     str_copy(text, sizeof text, why && why->message ? why->message : "libvirt gives no reason");
     if (code == VIR_ERR_NO_DOMAIN)
-        return err_set(e, ESRCH, "%s sandbox %012llx: it has no virtual machine", what, (unsigned long long)id);
+        return err_set(e, ESRCH, "%s sandbox %012llx: it has no virtual machine", what,
+                       (unsigned long long)id);
     if (virConnectIsAlive(u->conn) != 1) /* forgets the error */
-        return err_set(e, ENOTCONN, "%s sandbox %012llx: the connection to libvirt at %s was lost meanwhile", what, (unsigned long long)id,
-                       u->v->uri);
-    int posix = code == VIR_ERR_NO_MEMORY ? ENOMEM : code == VIR_ERR_OPERATION_TIMEOUT ? ETIMEDOUT : EIO;
+        return err_set(e, ENOTCONN,
+                       "%s sandbox %012llx: the connection to libvirt at %s was lost meanwhile",
+                       what, (unsigned long long)id, u->v->uri);
+    int posix = code == VIR_ERR_NO_MEMORY           ? ENOMEM
+                : code == VIR_ERR_OPERATION_TIMEOUT ? ETIMEDOUT
+                                                    : EIO;
     return err_set(e, posix, "%s sandbox %012llx: %s", what, (unsigned long long)id, text);
 }
 
@@ -308,7 +325,8 @@ uint64_t vms_id(const struct vms *v, virDomainPtr dom)
     const char *name = virDomainGetName(dom);
     size_t len = strlen(v->prefix);
     uint64_t id = 0;
-    if (!name || strncmp(name, v->prefix, len) != 0 || name[len] != '-' || str_parse_id(name + len + 1, strlen(name + len + 1), &id) < 0)
+    if (!name || strncmp(name, v->prefix, len) != 0 || name[len] != '-' ||
+        str_parse_id(name + len + 1, strlen(name + len + 1), &id) < 0)
         return 0;
     return id;
 }

@@ -85,7 +85,7 @@ class Env:
         with open(image, "wb") as f:
             f.truncate(self.pool_mib << 20)
         run("mkfs.btrfs", "-q", "-f", image)
-        run("mount", "-o", "loop,noatime", image, self.pool)
+        run("mount", "-o", "loop,noatime,commit=1", image, self.pool)
         os.chmod(self.pool, 0o711)
         self.config = f"{self.dir}/space.conf"
         with open(self.config, "w") as f:

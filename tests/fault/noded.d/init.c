@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A guest for the tests of space-noded: /init that does what a line on space.0 says, also what a real agent never would.
+// A guest for the tests of space-noded: /init that does what a line on space.0 says, also what a
+// real agent never would.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -64,7 +65,8 @@ static void fill(int port, int megabytes)
         memset(block, i + 1, sizeof block);
         for (size_t at = 0; at < sizeof block; at += 4096)
             *(int *)(block + at) = rand();
-        if (pwrite(fd, block, sizeof block, (off_t)i << 20) != (ssize_t)sizeof block || fdatasync(fd) < 0)
+        if (pwrite(fd, block, sizeof block, (off_t)i << 20) != (ssize_t)sizeof block ||
+            fdatasync(fd) < 0)
             error = errno;
     }
     char text[32];
