@@ -30,6 +30,7 @@ struct forward {
     uint16_t names;         /* asked of the guest */
     struct p9_qids before;  /* of the control directories walked first */
     bool kept;              /* newfid belongs to a tree fid now */
+    uint32_t clunked;       /* a fid that this call gives back */
 };
 
 /* ---- the gate ---- */
@@ -123,6 +124,8 @@ static void forward_done(void *user, int err, const struct p9_msg *reply)
     }
     if (fw->newfid && !fw->kept && fw->sandbox->guest && guest_serial(fw->sandbox->guest) == fw->serial)
         p9_client_clunk(guest_client(fw->sandbox->guest, GUEST_FILES), fw->generation, fw->newfid); /* a clunk of what was not made does no harm */
+    if (fw->clunked && fw->sandbox->guest && guest_serial(fw->sandbox->guest) == fw->serial)
+        p9_client_fid_free(guest_client(fw->sandbox->guest, GUEST_FILES), fw->clunked);
     sandbox_unref(fw->sandbox);
     free(fw);
 }
@@ -447,6 +450,13 @@ static void made_dir(struct forward *fw, const struct p9_msg *reply)
     p9_reply(fw->r, &m);
 }
 
+static void xattr_begun(struct forward *fw, const struct p9_msg *reply)
+{
+    (void)reply;
+    fid_of(fw->r->fid)->guest.sets_xattr = true;
+    reply_empty(fw->r);
+}
+
 static void done_copy(struct forward *fw, const struct p9_msg *reply)
 {
     struct p9_msg m = *reply;
@@ -482,7 +492,7 @@ static const struct {
     [P9_Tfsync] = {offsetof(struct p9_msg, Tfsync.fid), done_empty},
     [P9_Tlock] = {offsetof(struct p9_msg, Tlock.fid), done_copy},
     [P9_Tgetlock] = {offsetof(struct p9_msg, Tgetlock.fid), done_copy},
-    [P9_Txattrcreate] = {offsetof(struct p9_msg, Txattrcreate.fid), done_empty},
+    [P9_Txattrcreate] = {offsetof(struct p9_msg, Txattrcreate.fid), xattr_begun},
 };
 
 static void pass_go(struct p9_request *r)
@@ -501,6 +511,24 @@ static void pass_go(struct p9_request *r)
     else if (m.type == P9_Treaddir && m.Treaddir.count > most)
         m.Treaddir.count = most;
     forward_send(forward_new(r, f->node.sandbox, passed[m.type].done), &m);
+}
+
+/* An attribute is set by the clunk of its fid, and may fail then: this clunk is waited for. */
+void guest_fs_clunk(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    struct p9_msg m = {.type = P9_Tclunk};
+    if (!f->node.sandbox->guest || !guest_ready(f->node.sandbox->guest, GUEST_FILES)) {
+        p9_fail(r, EIO);
+        return;
+    }
+    m.Tclunk.fid = guest_fid(r, f);
+    if (!m.Tclunk.fid)
+        return;
+    struct forward *fw = forward_new(r, f->node.sandbox, done_empty);
+    fw->clunked = m.Tclunk.fid;
+    f->guest.fid = 0;
+    forward_send(fw, &m);
 }
 
 void guest_fs_pass(struct p9_request *r)

@@ -642,6 +642,15 @@ static void on_getlock(struct p9_request *r)
     p9_reply(r, &m);
 }
 
+static void on_clunk(struct p9_request *r)
+{
+    const struct tree_fid *f = fid_of(r->fid);
+    if (is_guest(r) && f->guest.sets_xattr)
+        guest_fs_clunk(r);
+    else
+        reply_empty(r);
+}
+
 static void on_remove(struct p9_request *r)
 {
     p9_fail(r, EOPNOTSUPP); /* clients of 9P2000.L use unlinkat */
@@ -654,14 +663,14 @@ static p9_handler *const handlers[P9_TYPE_MAX] = {
     [P9_Treadlink] = on_readlink, [P9_Txattrwalk] = on_xattrwalk, [P9_Txattrcreate] = on_xattrcreate,
     [P9_Treaddir] = dir_readdir,  [P9_Tmkdir] = dir_mkdir,        [P9_Tunlinkat] = dir_unlinkat,  [P9_Trenameat] = dir_renameat,
     [P9_Trename] = dir_rename,    [P9_Tfsync] = on_fsync,         [P9_Tlock] = on_lock,           [P9_Tgetlock] = on_getlock,
-    [P9_Tremove] = on_remove,
+    [P9_Tremove] = on_remove,     [P9_Tclunk] = on_clunk,
 };
 
 /* spacefs carries everyone's requests in one session: one user's waiting ones must not fill it. */
 static void dispatch(struct p9_request *r)
 {
     const struct tree_fid *f = fid_of(r->fid);
-    if (f && f->caller->waiting >= CALLER_WAITING_MAX)
+    if (f && f->caller->waiting >= CALLER_WAITING_MAX && r->t->type != P9_Tclunk)
         p9_fail(r, EAGAIN);
     else
         handlers[r->t->type](r);
@@ -671,7 +680,7 @@ static void dispatch(struct p9_request *r)
 const struct p9_backend tree_backend = {
     .on = {D(Tattach), D(Twalk), D(Tlopen), D(Tread), D(Twrite), D(Tgetattr), D(Tsetattr), D(Tstatfs), D(Tlcreate), D(Tsymlink), D(Tlink), D(Tmknod),
            D(Treadlink), D(Txattrwalk), D(Txattrcreate), D(Treaddir), D(Tmkdir), D(Tunlinkat), D(Trenameat), D(Trename), D(Tfsync), D(Tlock),
-           D(Tgetlock), D(Tremove)},
+           D(Tgetlock), D(Tremove), D(Tclunk)},
     .fid_free = tree_fid_free,
 };
 #undef D

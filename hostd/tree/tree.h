@@ -78,6 +78,7 @@ struct guest_fid {
     uint32_t fid;          /* unless this is set: a fid of its own */
     uint32_t generation;
     bool opened;
+    bool sets_xattr;       /* between xattrcreate and its clunk */
     uint64_t session;      /* guest_serial of the connection it belongs to */
     uint32_t depth;        /* names below root/NAME */
     uint32_t epoch;        /* of renames that change depths, at the walk */
@@ -191,7 +192,7 @@ void raw_truncate(struct p9_request *r, struct tree_fid *f, uint64_t size);
 p9_handler dir_readdir, dir_mkdir, dir_unlinkat, dir_renameat, dir_rename;
 void open_dir(struct p9_request *r, struct tree_fid *f);
 /* guest_fs.c: requests on a NODE_GUEST fid, or walks that lead into one */
-p9_handler guest_fs_walk, guest_fs_lopen, guest_fs_lcreate, guest_fs_xattrwalk;
+p9_handler guest_fs_clunk, guest_fs_walk, guest_fs_lopen, guest_fs_lcreate, guest_fs_xattrwalk;
 p9_handler guest_fs_pass; /* messages with one fid */
 p9_handler guest_fs_two;  /* rename, renameat, link */
 /* Makes r->newfid (or r->fid in place) stand for a fid of the guest. */

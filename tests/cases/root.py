@@ -196,6 +196,8 @@ def extended_attributes():
     eq(bytes(range(256)), os.getxattr(at("x"), "user.binary"))
     eq(["user.binary", "user.colour"], sorted(os.listxattr(at("x"))))
     os.setxattr(at("x"), "user.colour", b"red", os.XATTR_REPLACE)
+    refused(errno.EEXIST, os.setxattr, at("x"), "user.colour", b"green", os.XATTR_CREATE)
+    refused(errno.ENODATA, os.setxattr, at("x"), "user.none", b"green", os.XATTR_REPLACE)
     refused(errno.ENODATA, os.getxattr, at("x"), "user.none")
     eq(b"red", os.getxattr(at("x"), "user.colour"))
     os.removexattr(at("x"), "user.binary")
