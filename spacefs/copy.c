@@ -223,6 +223,7 @@ void copy_end(struct copy *c)
     if (c->ended)
         return;
     c->ended = true;
+    c->fs->changes++;
     *c->link = c->next;
     if (c->next)
         c->next->link = c->link;
@@ -353,6 +354,7 @@ static void commit(struct task *t)
     bool lost = c->fid.generation != conn_generation(t->fs->conn);
     struct call *sending = lost ? NULL : call_start(t, &m);
     c->state = COPY_COMMITTED;
+    t->fs->changes++;
     wake_waiters(c);
     int rc = lost ? -EIO : call_wait(sending);
     call_end(sending);

@@ -16,6 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct fid_memory {
+    struct stat st;
+    uint64_t until; /* uv_now */
+    uint64_t changes;
+};
+
 #define REWALKS_MAX 3u    /* a rename has two directories */
 #define SHRINK_SCAN 4096u /* pinned entries that one search for a victim passes by */
 
@@ -77,6 +83,7 @@ static void ref_free(struct fs *fs, struct fid_ref *r)
     unlink_recent(fs, r);
     hmap_remove(&fs->fids, &r->by_node);
     fid_clunk(fs, r->generation, r->fid);
+    free(r->memory);
     free(r);
 }
 
@@ -121,6 +128,31 @@ void fid_adopt(struct fs *fs, struct node *n, uint32_t uid, uint32_t fid, uint32
     r->pins++;
     shrink_to(fs, FID_MAX);
     r->pins--;
+}
+
+static bool is_object(const struct node *n)
+{
+    return n->kind == NODE_OBJECT || n->kind == NODE_SNAPSHOT;
+}
+
+void fid_remember(struct fs *fs, struct node *n, uint32_t uid, const struct stat *st)
+{
+    struct fid_ref *r = is_object(n) ? find(fs, n, uid) : NULL;
+    if (!r || (!r->memory && !(r->memory = malloc(sizeof *r->memory))))
+        return;
+    *r->memory = (struct fid_memory){.st = *st, .until = uv_now(fs->loop) + FID_MEMORY_MSEC, .changes = fs->changes};
+}
+
+struct node *fid_recall(struct fs *fs, struct node *parent, const char *name, uint32_t uid, const struct stat **ret_st)
+{
+    for (struct node *n = node_known(fs, parent, name); n && is_object(n); n = node_known_next(n)) {
+        const struct fid_ref *r = find(fs, n, uid);
+        if (!is_valid(fs, r) || !r->memory || r->memory->changes != fs->changes || uv_now(fs->loop) >= r->memory->until)
+            continue;
+        *ret_st = &r->memory->st;
+        return n;
+    }
+    return NULL;
 }
 
 struct fid_ref *fid_pin(struct fs *fs, struct node *n, uint32_t uid)

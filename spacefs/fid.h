@@ -19,7 +19,8 @@ struct fid_ref {
     uint32_t uid;
     uint32_t fid, generation;
     unsigned pins; /* users of the fid right now, and open handles */
-    struct fid_ref *sibling;      /* node->fids */
+    struct fid_memory *memory;     /* of an object: what its name's last lookup said */
+    struct fid_ref *sibling;       /* node->fids */
     struct fid_ref *newer, *older; /* fs->fid_new ... fid_old */
 };
 
@@ -42,6 +43,15 @@ void fid_adopt(struct fs *fs, struct node *n, uint32_t uid, uint32_t fid, uint32
 
 /* True when fid_get would not have to wait. */
 bool fid_is_valid(struct fs *fs, const struct node *n, uint32_t uid);
+
+/*
+ * The names of objects are looked up with every path, and almost never change: an answer is remembered for FID_MEMORY_MSEC, for its user alone, until
+ * anything in control trees is changed through this mount. What others change shows that much later.
+ */
+#define FID_MEMORY_MSEC 10u
+void fid_remember(struct fs *fs, struct node *n, uint32_t uid, const struct stat *st);
+/* The object that `name` is remembered to be, and its attributes; NULL when that must be asked. */
+struct node *fid_recall(struct fs *fs, struct node *parent, const char *name, uint32_t uid, const struct stat **ret_st);
 
 /* Keeps the fid of (n, uid), if there is one now, until fid_put: an open file's node must not lose its place. May be NULL. */
 struct fid_ref *fid_pin(struct fs *fs, struct node *n, uint32_t uid);

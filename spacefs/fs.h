@@ -42,6 +42,7 @@ struct fs {
     struct node *top;
     struct hmap nodes; /* by parent and name */
     uint64_t synthetic; /* inode numbers given to files that exist here only */
+    uint64_t changes;   /* made to control files through this mount: older answers are not remembered (fid.h) */
 
     /* fid.c */
     struct hmap fids;                  /* by node and uid */

@@ -188,14 +188,24 @@ struct node *node_get(struct fs *fs, struct node *parent, const char *name, cons
     return n;
 }
 
-const struct node *node_known(struct fs *fs, const struct node *parent, const char *name)
+static struct node *known_from(struct hmap_node *h, const struct node *parent, const char *name)
 {
-    for (struct hmap_node *h = hmap_find(&fs->nodes, name_key(parent, name)); h; h = hmap_find_next(h)) {
-        const struct node *n = hmap_entry(h, struct node, by_name);
+    for (; h; h = hmap_find_next(h)) {
+        struct node *n = hmap_entry(h, struct node, by_name);
         if (n->parent == parent && !strcmp(n->name, name))
             return n;
     }
     return NULL;
+}
+
+struct node *node_known(struct fs *fs, const struct node *parent, const char *name)
+{
+    return known_from(hmap_find(&fs->nodes, name_key(parent, name)), parent, name);
+}
+
+struct node *node_known_next(const struct node *n)
+{
+    return known_from(hmap_find_next(&n->by_name), n->parent, n->name);
 }
 
 struct node *node_swallowed(struct fs *fs, struct node *parent, const char *name)

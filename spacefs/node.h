@@ -95,8 +95,9 @@ void node_forget(struct fs *fs, struct node *n, uint64_t count);
 struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format,
                       pid_t tid);
 
-/* Some node that is known by this name, which may mean something else by now. NULL when there is none. */
-const struct node *node_known(struct fs *fs, const struct node *parent, const char *name);
+/* The nodes that are known by this name, which may mean something else by now. NULL at the end. */
+struct node *node_known(struct fs *fs, const struct node *parent, const char *name);
+struct node *node_known_next(const struct node *n);
 
 /* A node that exists here only: fresh inode number, never found by node_get. NULL when out of memory. */
 struct node *node_swallowed(struct fs *fs, struct node *parent, const char *name);

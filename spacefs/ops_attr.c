@@ -140,6 +140,7 @@ static int setattr_once(struct req *r)
     int rc = attr_fid(r, &ref, &m.Tsetattr.fid);
     if (rc == 0 && m.Tsetattr.valid)
         rc = task_once(call_run(&r->task, &m, NULL));
+    r->task.fs->changes++;
     return fid_finish(&r->task, ref, rc);
 }
 

@@ -79,6 +79,7 @@ static void reply_found(struct req *r, struct node *parent, const char *name, co
     attr_to_stat(&f->attr, &st);
     if (r->maker.tgid)
         gesture_made(r, n);
+    fid_remember(fs, n, r->uid, &st);
     gesture_shown(r, n, &st);
     request_entry(r, n, &st);
     node_unref(fs, n);
@@ -114,8 +115,25 @@ static void lookup(struct req *r)
         ops_reply_child(r, r->node, r->name);
 }
 
+static bool answer_from_memory(fuse_req_t fuse, struct node *parent, const char *name)
+{
+    struct fs *fs = fuse_req_userdata(fuse);
+    const struct stat *st;
+    struct node *n = fid_recall(fs, parent, name, fuse_req_ctx(fuse)->uid, &st);
+    if (!n)
+        return false;
+    struct fuse_entry_param e = {.ino = node_ino(fs, n), .generation = 1, .attr = *st};
+    n->lookups++;
+    if (fuse_reply_entry(fuse, &e) == -ENOENT)
+        node_forget(fs, n, 1);
+    return true;
+}
+
 void ops_lookup(fuse_req_t fuse, fuse_ino_t parent, const char *name)
 {
+    struct node *dir = node_of(fuse_req_userdata(fuse), parent);
+    if (!node_holds_guest(dir) && answer_from_memory(fuse, dir, name))
+        return;
     struct req *r = request_create(fuse, parent);
     if (r && request_name(r, r->name, name))
         request_run(r, lookup);

@@ -243,6 +243,8 @@ static void write_(struct req *r)
             rc = rc == TASK_UNSENT && !r->owned ? -EIO : task_once(rc);
         } while (task_again(&r->task, &rc));
     }
+    if (node_is_control(r->handle->node))
+        r->task.fs->changes++;
     if (rc >= 0)
         gesture_wrote(r->handle);
     fuse_req_t fuse = r->fuse;

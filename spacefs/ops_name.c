@@ -39,7 +39,9 @@ static int send_named(struct req *r, struct p9_msg *m, uint32_t *dir_field, uint
             *dir_field = dir->fid;
             if (other_field)
                 *other_field = other->fid;
+            r->task.fs->changes++;
             rc = task_once(call_run(&r->task, m, NULL));
+            r->task.fs->changes++;
         }
         rc = fid_finish(&r->task, other, rc);
         rc = fid_finish(&r->task, dir, rc);
