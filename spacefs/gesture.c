@@ -105,6 +105,8 @@ bool gesture_lookup(struct req *r)
     int rc = copy_wait(&r->task, c, COPY_OPENING, 0); /* two threads of the copier may come at once */
     struct copy_name *n = rc == 0 ? copy_name_find(c, r->name) : NULL;
     struct handle *source = rc == 0 && !n ? held_source(c, r->name) : NULL;
+    if (n && n->node->kind == NODE_SWALLOWED && c->state != COPY_COLLECTING)
+        n = NULL; /* copied: P sees what is there really */
     bool mine = !c->ended && (n || source);
     if (mine && !n && c->state == COPY_FRESH)
         mine = copy_begin(&r->task, c, source->node->parent) == 0;
@@ -190,6 +192,8 @@ bool gesture_open_swallowed(struct req *r)
     if (n->kind != NODE_SWALLOWED)
         return false;
     struct copy *c = n->copy;
+    if (c && c->head_written && (r->flags & O_ACCMODE) == O_RDONLY && gesture_open(r) == 0)
+        c = NULL; /* P copied and now reads what it made (gesture_open saw to the commit) */
     struct handle *h = c && c->state == COPY_COLLECTING ? handle_create(r->task.fs, n, r->uid, r->flags, &none) : NULL;
     if (!h) { /* the copy is over: let the kernel look what is there really */
         request_error(r, -ESTALE);
