@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/noded/audit.h"
 #include "hostd/noded/conn.h"
 #include "hostd/noded/ops.h"
 #include "hostd/noded/queue.h"
@@ -64,21 +65,6 @@ static void broadcast(struct server *s, const struct noded_reply *ev);
 
 /* ---- answers ---- */
 
-/* One line for every request: what was asked, on what, how it ended, how long it took. */
-static void audit(const struct noded_request *q, const char *name, int rc, uint64_t started,
-                  const char *sentence)
-{
-    static const char *const kinds[] = {"-", "template", "sandbox", "snapshot"};
-    log_info("audit: %s %s/%012llx from=%s/%012llx file=%u flags=%u size=%llu memory=%llu vcpus=%u "
-             "accel=%u slot=%u port=%u result=%d "
-             "usec=%llu%s%s",
-             name, q->kind < 4 ? kinds[q->kind] : "?", (unsigned long long)q->id,
-             q->kind2 < 4 ? kinds[q->kind2] : "?", (unsigned long long)q->id2, q->file, q->flags,
-             (unsigned long long)q->size, (unsigned long long)q->memory, q->vcpus, q->accel,
-             q->slot, q->port, rc, (unsigned long long)((uv_hrtime() - started) / 1000),
-             rc < 0 ? " " : "", rc < 0 ? sentence : "");
-}
-
 static void answer(struct conn *c, const struct noded_request *q, struct noded_reply *rep, int fd,
                    int rc, const char *sentence)
 {
@@ -109,7 +95,7 @@ static void job_expired(struct task *t)
              "%s %012llx: no answer within %u s: its QEMU hangs (kill it), or libvirtd does "
              "(restart it)",
              j->op->name, (unsigned long long)j->req.id, j->op->limit_msec / 1000);
-    audit(&j->req, j->op->name, -ETIMEDOUT, j->started, sentence);
+    audit(j->op->name, &j->req, -ETIMEDOUT, j->started, sentence);
     answer(j->conn, &j->req, &rep, -1, -ETIMEDOUT, sentence);
     conn_unref(j->conn);
     j->conn = NULL;
@@ -138,7 +124,7 @@ static void job_done(struct task *t)
     struct job *j = (struct job *)(void *)t;
     struct server *s = j->server;
     if (j->conn) {
-        audit(&j->req, j->op->name, j->rc, j->started, j->err.msg);
+        audit(j->op->name, &j->req, j->rc, j->started, j->err.msg);
         answer(j->conn, &j->req, &j->rep, steal_fd(&j->fd), j->rc, j->err.msg);
         conn_unref(j->conn);
     } else if (!t->timed_out) {
@@ -199,7 +185,7 @@ static void refuse(struct conn *c, const struct noded_request *q, const char *na
                    const struct err *e)
 {
     struct noded_reply rep = {0};
-    audit(q, name, -e->code, uv_hrtime(), e->msg);
+    audit(name, q, -e->code, uv_hrtime(), e->msg);
     answer(c, q, &rep, -1, -e->code, e->msg);
 }
 

@@ -79,6 +79,7 @@ class Env:
         for name in ("qemu", "log", "guest"):
             os.makedirs(f"{self.dir}/{name}", exist_ok=True)
         os.makedirs(self.run_dir)
+        open(f"{self.dir}/noded.log", "w").close()
         self.pool = f"{self.dir}/pool"
         os.makedirs(self.pool, exist_ok=True)
         image = f"{self.dir}/pool.img"
@@ -97,11 +98,7 @@ class Env:
         self.stop_noded()
         self.stop_libvirt()
         subprocess.run(["umount", "-l", self.pool], check=False)
-        for name in ("pool.img",):
-            try:
-                os.unlink(f"{self.dir}/{name}")
-            except FileNotFoundError:
-                pass
+        os.unlink(f"{self.dir}/pool.img")
 
     # ---- space-noded ----
 
