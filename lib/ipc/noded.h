@@ -5,6 +5,11 @@
 // peer's uid (that user or root) with SO_PEERCRED. One struct noded_request a packet, one struct noded_reply a packet, in any
 // order, matched by tag. A descriptor comes with SCM_RIGHTS on the reply where the operation says so. noded validates every
 // field of every request as if it came from an attacker, and writes one audit line for each. Host byte order, one machine.
+// Fields that an operation does not use must be 0 (kind may be NODED_SANDBOX where only a sandbox is meant): EINVAL.
+//
+// Operations on one object run in the order of the requests, others at the same time. Those that need libvirt fail with ENOTCONN while
+// it is away (NODED_EVENT_RESYNC says that it is back), and with ETIMEDOUT when it or a QEMU hangs: after 10 s (stats), 30 s, or 90 s
+// (start, kill). NODED_VM_KILL goes ahead of an operation that hangs on its QEMU. A start that succeeds too late is undone.
 #ifndef SPACE_IPC_NODED_H
 #define SPACE_IPC_NODED_H
 
@@ -19,7 +24,7 @@ enum noded_kind { NODED_TEMPLATE = 1, NODED_SANDBOX = 2, NODED_SNAPSHOT = 3 };
 enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6 };
 
 enum noded_op {
-    /* Answers host facts in `node`. Must be the first request of a connection; another version gets EPROTO. */
+    /* Answers host facts in `node`. Must be the first request of a connection (and may come again); another version gets EPROTO. */
     NODED_HELLO = 1,
 
     /* A new empty subvolume (kind, id). EEXIST. Owned by root, mode 0711 so that a QEMU can traverse. */
@@ -80,7 +85,8 @@ struct noded_request {
 
 enum noded_event {
     NODED_REPLY = 0,       /* answers the request with this tag */
-    NODED_EVENT_VM = 1,    /* unasked: the domain of sandbox `id` changed; `vm_event` says to what */
+    NODED_EVENT_VM = 1,    /* unasked: the domain of sandbox `id` changed; `vm_event` says to what. GONE and CRASHED come after the
+                               uid and the disk were taken back: the slot is free then */
     NODED_EVENT_RESYNC = 2 /* unasked: libvirt was away and is back; events may have been lost, ask NODED_VM_LIST */
 };
 
@@ -99,7 +105,7 @@ struct noded_reply {
             uint64_t memory;       /* of the host, bytes */
             uint32_t cpus;
             uint32_t kvm;          /* 1 when /dev/kvm opens and QEMU's user may use it */
-            char qemu[32];         /* "7.2.22" */
+            char qemu[32];         /* "7.2.22"; empty until libvirt was reached */
             char host_kernel[65];
             char cpu_model[65];    /* host's, for the acceleration cache's key */
         } node;
