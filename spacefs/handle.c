@@ -40,6 +40,11 @@ bool handle_is_stream_name(const char *name)
     return false;
 }
 
+bool handle_has_position(const struct node *n)
+{
+    return node_is_control(n) && n->format == S_IFREG && !strcmp(n->name, "events");
+}
+
 /* Keeps the read's data when it is all there is. */
 static void take_text(const struct call *read, struct opening *out)
 {

@@ -67,6 +67,12 @@ static inline bool handle_writes(const struct handle *h)
 /* Streams block, and have size 0 for ever. */
 bool handle_is_stream_name(const char *name);
 
+/*
+ * True for `events`: its reads go on where the last one on the same fid ended, whatever offset they name. So it has one fid, which blocks, and
+ * non-blocking reads go through the read ahead of poll.c.
+ */
+bool handle_has_position(const struct node *n);
+
 /* Result of node_open. */
 struct opening {
     struct opened fid;

@@ -27,7 +27,7 @@ int ops_walk_child(struct task *t, struct node *parent, uint32_t uid, const char
         return rc;
     /* What a known name leads to has its fid already, most likely: then this one is only to look, and its clunk need not wait. */
     const struct node *known = node_known(fs, parent, name);
-    bool only_look = known && fid_is_valid(fs, known, uid);
+    bool only_look = known && !out->keep && fid_is_valid(fs, known, uid);
     out->fid = fid_alloc(fs);
     out->generation = conn_generation(fs->conn);
     struct p9_msg walk = {.type = P9_Twalk}, getattr = {.type = P9_Tgetattr};
@@ -87,7 +87,7 @@ static void reply_found(struct req *r, struct node *parent, const char *name, co
 
 void ops_reply_child(struct req *r, struct node *parent, const char *name)
 {
-    struct found f;
+    struct found f = {0};
     int rc;
     bool shrunk = false;
     do {

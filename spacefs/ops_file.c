@@ -98,6 +98,8 @@ static void open_(struct req *r)
     }
     if (gesture_open_swallowed(r))
         return;
+    if (handle_has_position(n))
+        r->flags &= ~O_NONBLOCK;
     if ((rc = gesture_open(r)) < 0) {
         request_error(r, rc);
         return;

@@ -245,8 +245,10 @@ static void write_(struct req *r)
     }
     if (node_is_control(r->handle->node))
         r->task.fs->changes++;
-    if (rc >= 0)
+    if (rc >= 0) {
         gesture_wrote(r->handle);
+        poll_written(r->handle);
+    }
     fuse_req_t fuse = r->fuse;
     if (rc < 0) {
         request_error(r, rc);

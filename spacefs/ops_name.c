@@ -164,7 +164,7 @@ void ops_rmdir(fuse_req_t fuse, fuse_ino_t parent, const char *name)
 /* 9P has no RENAME_NOREPLACE: looks first. The kernel has looked too, so only a guest can come in between. */
 static int check_target_free(struct req *r)
 {
-    struct found f;
+    struct found f = {0};
     int rc;
     do
         rc = ops_walk_child(&r->task, r->node2, r->uid, r->name2, &f);

@@ -15,11 +15,13 @@
 #include "spacefs/watcher.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define READ_AHEAD_MAX 65536u
+#define NONBLOCK_MSEC  20u /* what is there comes within this time */
 
 enum { READY = POLLIN | POLLRDNORM, ALWAYS = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM };
 
@@ -47,7 +49,7 @@ struct poll_state {
 
 static bool is_stream(const struct handle *h)
 {
-    return node_is_control(h->node) && handle_is_stream_name(h->node->name) && !handle_writes(h);
+    return node_is_control(h->node) && handle_is_stream_name(h->node->name) && (h->flags & O_ACCMODE) != O_WRONLY;
 }
 
 static bool is_state(const struct handle *h)
@@ -144,7 +146,7 @@ static void discard(struct poll_state *p)
 
 static unsigned poll_stream(struct fs *fs, struct poll_state *p)
 {
-    if (p->done && p->offset + p->used != p->handle->next_offset)
+    if (p->done && p->offset + p->used != p->handle->next_offset && !handle_has_position(p->handle->node))
         discard(p); /* the reader went elsewhere */
     if (!p->done && !p->reading)
         start_read_ahead(fs, p);
@@ -155,11 +157,11 @@ static unsigned poll_stream(struct fs *fs, struct poll_state *p)
     return p->len > p->used ? READY : READY | POLLHUP;
 }
 
-static int join(struct task *t, struct poll_state *p)
+static int join(struct task *t, struct poll_state *p, uint64_t msec)
 {
     struct joiner j = {.next = p->joiners, .task = t}, **q;
     p->joiners = &j;
-    int rc = task_wait(t, &j);
+    int rc = msec ? task_wait_msec(t, &j, msec) : task_wait(t, &j);
     for (q = &p->joiners; *q != &j; q = &(*q)->next)
         ;
     *q = j.next;
@@ -279,17 +281,32 @@ int poll_before_read(struct task *t, struct handle *h, uint64_t off, size_t size
         while (task_again(t, &rc));
         return rc;
     }
-    while (p && p->reading && p->offset == off) {
-        int rc = nonblock ? -EAGAIN : join(t, p);
-        if (rc < 0)
-            return rc;
+    bool fresh = false;
+    if (nonblock && is_stream(h) && handle_has_position(h->node) && (p = state_of(h)) && !p->reading && !p->done) {
+        start_read_ahead(t->fs, p);
+        fresh = true;
     }
-    if (!p || !p->done || p->offset + p->used != off)
+    while (p && p->reading && (p->offset == off || handle_has_position(h->node))) {
+        int rc = nonblock && !fresh ? -EAGAIN : join(t, p, nonblock ? NONBLOCK_MSEC : 0);
+        if (rc < 0)
+            return rc == -ETIMEDOUT ? -EAGAIN : rc;
+    }
+    if (!p || !p->done || (p->offset + p->used != off && !handle_has_position(h->node)))
         return 0;
     if (p->len > p->used)
         return (int)(p->len - p->used < size ? p->len - p->used : size);
     discard(p); /* the end, or an error: let the read find out by itself */
     return 0;
+}
+
+void poll_written(struct handle *h)
+{
+    struct poll_state *p = h->poll;
+    if (!p || !is_stream(h))
+        return;
+    if (p->reading)
+        task_interrupt(&p->task);
+    discard(p);
 }
 
 const char *poll_data(const struct handle *h)

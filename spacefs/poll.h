@@ -18,9 +18,13 @@ void poll_free(struct handle *h);
 /* True when a read at `off` must first fetch the new text: a poller was told of a change. */
 bool poll_wants_refresh(const struct handle *h, off_t off);
 
+/* A write to a stream may move it (`since N` of events): what was read ahead is void. */
+void poll_written(struct handle *h);
+
 /*
  * Before a read at `off`: how many bytes that were read ahead for a poller answer it (then poll_data, poll_consume), 0 to read normally, or a
- * negative error. Waits for a read ahead at this very offset; with `nonblock` -EAGAIN instead. Refreshes a changed text.
+ * negative error. Waits for a read ahead at this very offset; with `nonblock` -EAGAIN instead. Refreshes a changed text. A
+ * non-blocking read of `events` that was opened to block always goes this way: its position belongs to its one fid.
  */
 int poll_before_read(struct task *t, struct handle *h, uint64_t off, size_t size, bool nonblock);
 const char *poll_data(const struct handle *h);

@@ -88,7 +88,7 @@ static void wake_subscribers(struct watcher *w)
 static int open_events(struct task *t, uint32_t uid, struct opened *out)
 {
     struct fs *fs = t->fs;
-    struct found f;
+    struct found f = {.keep = true};
     struct p9_msg m = {.type = P9_Tlopen};
     int rc = ops_walk_child(t, fs->top, uid, "events", &f);
     if (rc < 0)
