@@ -249,7 +249,7 @@ static void create_swallowed(struct req *r, struct copy *c)
 static int create_carried(struct req *r, struct copy *c)
 {
     struct fs *fs = r->task.fs;
-    struct found f;
+    struct found f = {0};
     struct opening o;
     struct stat st;
     int rc = ops_walk_child(&r->task, r->node, r->uid, r->name, &f);
