@@ -170,6 +170,10 @@ class Env:
         for name in run("virsh", "-q", "list", "--name").split():
             subprocess.run(["virsh", "-q", "destroy", name], stdout=subprocess.DEVNULL, check=False)
         self.stop_libvirtd()
+        # libvirt forgets the control groups of machines that end while it is away.
+        for folder, _, _ in os.walk("/sys/fs/cgroup", topdown=False):
+            if f"-{PREFIX}-" in folder:
+                os.rmdir(folder)
 
     # ---- guests ----
 
