@@ -174,6 +174,8 @@ static bool is_current(struct fs *fs, const struct opened *o)
 
 static int slot_of(const struct handle *h, bool nonblock)
 {
+    if (handle_has_position(h->node))
+        return 0; /* two fids would be two positions */
     return nonblock != ((h->flags & O_NONBLOCK) != 0);
 }
 
@@ -186,6 +188,7 @@ int handle_fid(struct task *t, struct handle *h, bool nonblock, uint32_t *fid)
 {
     struct fs *fs = t->fs;
     struct opened *slot = &h->fid[slot_of(h, nonblock)];
+    nonblock = nonblock && !handle_has_position(h->node);
     if (!is_current(fs, slot)) {
         struct opening o;
         int flags = (h->flags & ~(O_CREAT | O_EXCL | O_TRUNC | O_NONBLOCK)) | (nonblock ? O_NONBLOCK : 0);

@@ -21,7 +21,6 @@
 #include <string.h>
 
 #define READ_AHEAD_MAX 65536u
-#define NONBLOCK_MSEC  20u /* what is there comes within this time */
 
 enum { READY = POLLIN | POLLRDNORM, ALWAYS = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM };
 
@@ -157,11 +156,11 @@ static unsigned poll_stream(struct fs *fs, struct poll_state *p)
     return p->len > p->used ? READY : READY | POLLHUP;
 }
 
-static int join(struct task *t, struct poll_state *p, uint64_t msec)
+static int join(struct task *t, struct poll_state *p)
 {
     struct joiner j = {.next = p->joiners, .task = t}, **q;
     p->joiners = &j;
-    int rc = msec ? task_wait_msec(t, &j, msec) : task_wait(t, &j);
+    int rc = task_wait(t, &j);
     for (q = &p->joiners; *q != &j; q = &(*q)->next)
         ;
     *q = j.next;
@@ -270,6 +269,43 @@ bool poll_wants_refresh(const struct handle *h, off_t off)
     return h->poll && h->poll->changed && off == 0;
 }
 
+/* A round trip on the handle's own fid. */
+static int round_trip(struct task *t, struct handle *h)
+{
+    struct p9_msg m = {.type = P9_Tgetattr}, reply;
+    m.Tgetattr.mask = P9_GETATTR_BASIC;
+    int rc = handle_fid(t, h, false, &m.Tgetattr.fid);
+    return rc < 0 ? rc : call_run(t, &m, &reply);
+}
+
+/*
+ * Is there something to read without waiting? The read ahead blocks at hostd, which answers in order what it can answer at once: a
+ * request that was sent after it and is answered before it says that there is nothing. The first round trip lets the read ahead be sent, or an
+ * interrupted one end; the second one comes after it. 0 with the data in h->poll, -EAGAIN, or an error.
+ */
+static int look_now(struct task *t, struct handle *h)
+{
+    struct poll_state *p = state_of(h);
+    if (!p)
+        return -ENOMEM;
+    for (int turn = 0; turn < 2; turn++) {
+        if (p->done && p->rc < 0)
+            discard(p); /* an earlier one that failed or was interrupted */
+        if (!p->done && !p->reading)
+            start_read_ahead(t->fs, p);
+        for (int i = 0; i < 2 && p->reading; i++) {
+            int rc = round_trip(t, h);
+            if (rc < 0)
+                return rc;
+        }
+        if (p->reading)
+            return -EAGAIN;
+        if (p->done && p->rc >= 0)
+            return 0;
+    }
+    return p->rc < 0 && p->rc != -EINTR ? p->rc : -EAGAIN;
+}
+
 int poll_before_read(struct task *t, struct handle *h, uint64_t off, size_t size, bool nonblock)
 {
     struct poll_state *p = h->poll;
@@ -281,15 +317,16 @@ int poll_before_read(struct task *t, struct handle *h, uint64_t off, size_t size
         while (task_again(t, &rc));
         return rc;
     }
-    bool fresh = false;
-    if (nonblock && is_stream(h) && handle_has_position(h->node) && (p = state_of(h)) && !p->reading && !p->done) {
-        start_read_ahead(t->fs, p);
-        fresh = true;
+    if (nonblock && is_stream(h) && handle_has_position(h->node)) {
+        int rc = look_now(t, h);
+        if (rc < 0)
+            return rc;
+        p = h->poll;
     }
     while (p && p->reading && (p->offset == off || handle_has_position(h->node))) {
-        int rc = nonblock && !fresh ? -EAGAIN : join(t, p, nonblock ? NONBLOCK_MSEC : 0);
+        int rc = nonblock ? -EAGAIN : join(t, p);
         if (rc < 0)
-            return rc == -ETIMEDOUT ? -EAGAIN : rc;
+            return rc;
     }
     if (!p || !p->done || (p->offset + p->used != off && !handle_has_position(h->node)))
         return 0;

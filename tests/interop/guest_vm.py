@@ -20,7 +20,16 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.abspath(f"{HERE}/../..")
 BUILD = os.environ.get("BUILD", f"{SOURCE}/build")
 DAEMON = f"{BUILD}/guest/space-daemon"
-CMDLINE = re.search(r'#define CMDLINE "(.*)"', open(f"{SOURCE}/hostd/noded/domain_xml.c", encoding="utf-8").read())[1] + " mitigations=off"
+
+
+def command_line():
+    """The kernel command line that space-noded gives a guest under emulation."""
+    with open(f"{SOURCE}/hostd/noded/domain_xml.c", encoding="utf-8") as f:
+        source = f.read()
+    return "".join(re.search(rf'#define {name}[\s\\]+"(.*)"', source)[1] for name in ("CMDLINE", "CMDLINE_TCG"))
+
+
+CMDLINE = command_line()
 
 
 def die_with_parent():
