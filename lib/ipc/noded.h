@@ -20,7 +20,7 @@
 /* Where an object lives: POOL/templates/ID, POOL/sandboxes/ID, POOL/snapshots/ID; ID is 12 hex digits (ids are 48 bit, not 0). */
 enum noded_kind { NODED_TEMPLATE = 1, NODED_SANDBOX = 2, NODED_SNAPSHOT = 3 };
 
-/* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta. */
+/* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta. What a head's files hold: docs/protocol/head.md. */
 enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6 };
 
 enum noded_op {
@@ -49,15 +49,29 @@ enum noded_op {
 
     /* Starts a transient domain PREFIX-ID for sandbox (id): `memory` bytes, `vcpus`, accel `accel`, uid `uid_base + slot`.
      * Its QEMU listens on RUN/vm/ID/space.0 and space.1. Returns when QEMU runs. EEXIST when it already does. With
-     * NODED_PROBE no disk is attached and the kernel comes from config `guest` (id is then any unused id). */
+     * NODED_PROBE no disk is attached and the kernel comes from config `guest` (id is then any unused id).
+     * Its memory is a private mapping: of an empty ram.raw in the sandbox's own object, which boots a kernel; with NODED_INCOMING of
+     * the ram.raw of the head (kind2, id2), its base, which is never written to and shared by all that map it. The QEMU then waits for
+     * NODED_VM_LOAD; the sandbox's object must be a copy of that head. EINVAL when `memory` or `vcpus` are not the head's, ENOEXEC (and
+     * a sentence that names both) when this host cannot load it, EBADMSG when its checksums do not fit. */
     NODED_VM_START,
+    /* Captures (id2), a sandbox whose domain exists, as the new object (kind, id), a template or a snapshot: a complete head (disk, memory
+     * and device state of one instant), not yet durable: NODED_OBJECT_SEAL comes next where it is to last. The domain is paused
+     * meanwhile if it ran, for a time in proportion to what it changed since its base. On failure nothing is left of (kind, id) and the
+     * domain is as before. `capture` of the reply says what it took. The pause is not reported as an event. EEXIST, ENOSPC, ESRCH. */
+    NODED_VM_CAPTURE,
+    /* Moves the waiting QEMU of sandbox (id) to the head (kind2, id2) and lets it run. The head's base must be that of the QEMU, or the head
+     * itself. The head's disk is laid over the sandbox's, but for NODED_OWN_DISK, which says that the sandbox's disk is a copy of it.
+     * EBADMSG when a checksum does not fit, ENOEXEC as above, EBUSY when the QEMU does not wait (it was loaded before). After a failure the
+     * QEMU is of no more use: NODED_VM_KILL. */
+    NODED_VM_LOAD,
     /* Ends QEMU at once. Missing is success. Removes RUN/vm/ID. */
     NODED_VM_KILL,
     NODED_VM_PAUSE,   /* ESRCH when there is no such domain, as for the next two */
     NODED_VM_RESUME,
     NODED_VM_STATS,   /* fills `stats` */
-    /* A descriptor (memfd, sealed) with one line "ID STATE SLOT" per domain of this instance; STATE is running, paused or
-     * other; SLOT is the uid slot. */
+    /* A descriptor (memfd, sealed) with one line "ID STATE SLOT" per domain of this instance; STATE is running, paused,
+     * waiting (NODED_INCOMING, not loaded) or other; SLOT is the uid slot. */
     NODED_VM_LIST,
     /* A descriptor connected to RUN/vm/ID/space.PORT (`port` 0 or 1). ECONNREFUSED when QEMU is gone. */
     NODED_CHANNEL_OPEN,
@@ -65,7 +79,7 @@ enum noded_op {
     NODED_POOL_STAT,  /* fills `pool` */
 };
 
-enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4 };
+enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16 };
 enum noded_accel { NODED_TCG = 1, NODED_KVM = 2 };
 
 struct noded_request {
@@ -111,12 +125,17 @@ struct noded_reply {
         } node;
         struct {
             uint64_t cpu_nsec;     /* consumed by QEMU */
-            uint64_t rss_bytes;    /* of QEMU, Pss where readable */
+            uint64_t rss_bytes;    /* of QEMU: its proportional set size (Pss) */
             uint32_t running;      /* 1 running, 0 paused */
         } stats;
         struct {
             uint64_t size_bytes, free_bytes;
         } pool;
+        struct {
+            uint64_t pause_nsec;    /* how long the domain did not run; 0 when it was paused before */
+            uint64_t changed_bytes; /* of memory, against the base */
+            uint64_t state_bytes;
+        } capture;
     };
     char sentence[256]; /* when error != 0: what was tried, on what, why, what to do */
 };
