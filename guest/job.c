@@ -25,8 +25,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define RINGS_SHARE 16 /* of the guest's memory at most that part holds output nobody has fetched  \
-                        */
+/* Of the guest's memory at most that part holds output nobody has fetched. */
+#define RINGS_SHARE 16
+
+/*
+ * What must be available for another job to start. Below 8 MiB (as the kernel counts it: not all of
+ * that can really be had) it throws away the text of running programs, to read it again at their
+ * next step, and kills processes one by one: everything takes minutes, and the guest looks dead
+ * (128 MiB and 430 sleeping shells: seen).
+ */
+#define RESERVE (12ull << 20)
 
 struct pending_wait {
     struct p9_link link;
@@ -50,10 +58,11 @@ void job_unref(struct job *j)
         free(j);
 }
 
-void jobs_init(struct jobs *js, struct poll_loop *l, int cgroup, int pts)
+void jobs_init(struct jobs *js, struct poll_loop *l, const struct root *root)
 {
     struct sysinfo info;
-    *js = (struct jobs){.loop = l, .cgroup = cgroup, .pts = pts};
+    *js =
+        (struct jobs){.loop = l, .cgroup = root->cgroup, .pts = root->pts, .memory = root->memory};
     sysinfo(&info);
     js->rings.max = info.totalram * info.mem_unit / RINGS_SHARE;
     p9_link_init(&js->all);
@@ -332,6 +341,16 @@ static void start(struct jobs *js, struct job *j, const struct spawn *s, const s
     poll_watch_start(js->loop, &j->exec, EPOLLIN);
 }
 
+/* What the kernel can give without swapping, as it says itself. */
+static bool short_of_memory(const struct jobs *js)
+{
+    char text[512];
+    ssize_t n = js->memory < 0 ? -1 : pread(js->memory, text, sizeof text - 1, 0);
+    text[n < 0 ? 0 : n] = 0;
+    const char *at = strstr(text, "MemAvailable:");
+    return at && strtoull(at + strlen("MemAvailable:"), NULL, 10) * 1024 < RESERVE;
+}
+
 static int spawn(struct jobs *js, const struct spawn *s, struct job **out)
 {
     struct spawned p;
@@ -339,6 +358,8 @@ static int spawn(struct jobs *js, const struct spawn *s, struct job **out)
         return -EEXIST;
     if (js->by_id.count >= JOBS_MAX)
         return -EAGAIN;
+    if (short_of_memory(js))
+        return -ENOMEM;
     struct job *j = malloc(sizeof *j);
     if (!j)
         return -ENOMEM;

@@ -5,6 +5,7 @@
 
 #include "base/hmap.h"
 #include "guest/input.h"
+#include "guest/root.h"
 #include "guest/stream.h"
 
 #include <sys/types.h>
@@ -15,7 +16,7 @@ enum job_state { JOB_STARTING, JOB_RUNNING, JOB_ENDED, JOB_GONE };
 
 struct jobs {
     struct poll_loop *loop;
-    int cgroup, pts; /* as in struct root; borrowed */
+    int cgroup, pts, memory; /* as in struct root; borrowed */
     struct hmap by_id, by_pid;
     struct p9_link all;    /* in the order of their start */
     struct p9_link doomed; /* cgroups to be removed when they are empty */
@@ -42,7 +43,7 @@ struct job {
     struct poll_watch exec;
 };
 
-void jobs_init(struct jobs *js, struct poll_loop *l, int cgroup, int pts);
+void jobs_init(struct jobs *js, struct poll_loop *l, const struct root *root);
 
 /* Starts what the record in the Twrite `r` says; answers it. A flush of it does not stop the job.
  */

@@ -210,7 +210,7 @@ int main(void)
     if (rc < 0)
         log_warn("start the loopback interface: %s", strerror(-rc));
     power_init(&a->power, &a->loop);
-    jobs_init(&a->jobs, &a->loop, a->root.cgroup, a->root.pts);
+    jobs_init(&a->jobs, &a->loop, &a->root);
     if (watch_signals(a) < 0 || freezer_start(&a->freezer, &a->loop, &a->root) < 0)
         give_up("out of descriptors at start");
     a->files_again.fire = files_again;

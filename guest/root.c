@@ -159,6 +159,7 @@ static void open_rest(struct root *out)
     out->pts = clone_mount("/dev/pts");
     out->cgroup = clone_mount("/sys/fs/cgroup");
     out->stat = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    out->memory = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
     out->random = open("/dev/urandom", O_RDWR | O_CLOEXEC);
 }
 
@@ -173,7 +174,7 @@ static int stay(struct root *out, struct err *e)
 
 int root_switch(struct root *out, struct err *e)
 {
-    *out = (struct root){-1, -1, -1, -1, -1, -1, -1, -1};
+    *out = (struct root){-1, -1, -1, -1, -1, -1, -1, -1, -1};
     if (!has_disk())
         return stay(out, e);
     int rc = wait_for_disk();

@@ -15,6 +15,7 @@ struct root {
     int pts;    /* private clone of /dev/pts, O_PATH */
     int cgroup; /* private clone of the cgroup2 mount, O_PATH */
     int stat;   /* /proc/stat */
+    int memory; /* /proc/meminfo */
     int random; /* the random generator's device */
 };
 

@@ -387,7 +387,8 @@ static void spawned(void *user, int err, const struct p9_msg *r)
     (void)r;
     if (err < 0) {
         int code = err == -ECONNRESET ? EIO : -err;
-        err = err_set(&e, code, "start job '%s' in '%s': %s", j->row.name, j->sandbox->row.name, strerror(code));
+        err = err_set(&e, code, "start job '%s' in '%s': %s", j->row.name, j->sandbox->row.name,
+                      code == ENOMEM ? "the guest is short of memory: end some of what runs there, or give it more `memory`" : strerror(code));
         if (j->row.state == JOB_STARTING)
             j->row.state = JOB_NEW;
     } else if (j->row.state == JOB_STARTING) {
