@@ -158,7 +158,7 @@ static void take_snapshot(void *arg)
     bool consistent = false;
     int rc = capture_ref(sn->space, NULL, &w->ref, NODED_SNAPSHOT, (uint64_t)sn->row.id, true, &consistent, &e);
     sn->row.consistent = consistent;
-    if (sn->gone && rc == 0) {
+    if (sn->gone) { /* also after an error: space-noded may have been lost after it was done */
         struct noded_request req = {.op = NODED_OBJECT_DELETE, .kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id};
         noded_call(sn->space, &req, NULL, NULL, &e);
     } else if (!sn->gone) {
@@ -230,8 +230,7 @@ void snapshot_destroy(struct snapshot *sn)
     struct event_scope scope = {sn->row.owner, sn->row.gid, sn->row.mode};
     event_emit(sn->space, &scope, "snapshot", (uint64_t)sn->row.sandbox, sn->row.sandbox_name, ",\"snapshot\":\"%s\",\"state\":\"gone\"",
                sn->row.name);
-    if (sn->row.state != ARTIFACT_CREATING)
-        delete_later(sn->space, NODED_SNAPSHOT, sn->row.id);
+    delete_later(sn->space, NODED_SNAPSHOT, sn->row.id); /* whoever still makes it looks again at the end */
     snapshot_forget(sn);
 }
 
@@ -364,8 +363,7 @@ int template_destroy(struct template *t, struct err *e)
         return err_set(e, EBUSY, "template '%s' is being sealed", t->row.name);
     t->row.deleted = 1;
     template_unname(t);
-    if (t->row.state != ARTIFACT_CREATING)
-        delete_later(t->space, NODED_TEMPLATE, t->row.id);
+    delete_later(t->space, NODED_TEMPLATE, t->row.id); /* whoever still makes it looks again at the end */
     template_forget(t);
     return 0;
 }

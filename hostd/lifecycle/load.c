@@ -208,11 +208,18 @@ static int keep_present(struct sandbox *sb, bool was_running, struct err *e)
     int rc = snapshot_insert(sb->space, &row, &sn, e);
     if (rc < 0)
         return rc;
+    snapshot_ref(sn); /* rmdir may come meanwhile */
     rc = capture_here(sb, was_running, NODED_SNAPSHOT, (uint64_t)row.id, true, &consistent, e);
     sn->row.consistent = consistent;
-    snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 && e ? e->msg : NULL);
-    if (rc < 0)
+    if (!sn->gone)
+        snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 && e ? e->msg : NULL);
+    if (rc < 0 || sn->gone) {
+        struct err ignored = {0};
+        object_delete(sb->space, NODED_SNAPSHOT, (uint64_t)row.id, &ignored);
+    }
+    if (rc < 0 && !sn->gone)
         snapshot_forget(sn);
+    snapshot_unref(sn);
     return rc;
 }
 

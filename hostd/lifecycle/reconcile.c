@@ -165,23 +165,40 @@ static bool object_known(const struct space *s, const char *kind, uint64_t id)
     return false;
 }
 
-static void remove_orphan_objects(struct space *s)
+/* False when some are too young to be judged. */
+static bool remove_orphan_objects(struct space *s)
 {
     struct err e = {0};
+    bool all = true;
     AUTO_FREE char *text = list_text(s, NODED_OBJECT_LIST, &e);
     char *save = NULL, kind[16];
     if (!text)
-        return;
+        return true; /* the next connection to space-noded starts over */
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         uint64_t id;
         int64_t created;
-        if (sscanf(line, "%15s %" SCNx64 " %" SCNd64, kind, &id, &created) != 3 || object_known(s, kind, id) ||
-            space_now() / 1000000000 - created < ORPHAN_AGE_SEC)
+        if (sscanf(line, "%15s %" SCNx64 " %" SCNd64, kind, &id, &created) != 3 || object_known(s, kind, id))
             continue;
+        if (space_now() / 1000000000 - created < ORPHAN_AGE_SEC) {
+            all = false;
+            continue;
+        }
         log_warn("%s object %012" PRIx64 " belongs to nothing: deleted", kind, id);
         struct noded_request req = {.op = NODED_OBJECT_DELETE, .id = id};
         req.kind = !strcmp(kind, "template") ? NODED_TEMPLATE : !strcmp(kind, "snapshot") ? NODED_SNAPSHOT : NODED_SANDBOX;
         noded_call(s, &req, NULL, NULL, &e);
+    }
+    return all;
+}
+
+/* Young orphans are looked at again when they are old enough: nobody may start anything for weeks. */
+static void remove_orphans(struct space *s)
+{
+    static bool waiting; /* one coroutine is enough */
+    while (!remove_orphan_objects(s) && !waiting) {
+        waiting = true;
+        co_sleep(s->co, (ORPHAN_AGE_SEC + 1) * 1000u);
+        waiting = false;
     }
 }
 
@@ -226,7 +243,7 @@ static void reconcile(void *arg)
     }
     free(all);
     free_domains(&domains);
-    remove_orphan_objects(s);
+    remove_orphans(s);
 }
 
 void lifecycle_reconcile(struct space *s)
