@@ -22,7 +22,7 @@ struct task;
 
 enum copy_state {
     COPY_FRESH,      /* made, untouched as far as we saw */
-    COPY_OPENING,    /* the first lookup of the gesture opens #copy */
+    COPY_OPENING,    /* the first create of the gesture opens #copy */
     COPY_COLLECTING, /* hostd holds the new object back */
     COPY_COMMITTING, /* the commit is about to be sent */
     COPY_COMMITTED,  /* sent: what anybody sends from now on comes after it */

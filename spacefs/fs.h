@@ -59,6 +59,8 @@ struct fs {
     struct hmap users; /* requests in flight by uid */
     unsigned requests;
 
+    unsigned handles; /* handle.c: all there are */
+
     /* poll.c */
     struct watcher *watchers;
 

@@ -8,9 +8,10 @@
 //
 //   mkdir X by a process P          record FRESH: P is known by its process id and start time (FUSE names a thread)
 //   P opens A/f for reading         the handle is put on the list of sources
-//   P looks up X/f, A/f being open  -> ENOENT. The first time: opens X/#copy, which makes hostd hold X: COLLECTING
-//   P creates X/f                   carried attributes (copy.c) are opened on hostd, which collects what is written; everything
-//                                   else is a file that exists only here and swallows what is written
+//   P looks up X/f, A/f being open  -> ENOENT. Nothing is held for it: a program may look without copying
+//   P creates X/f                   The first time: opens X/#copy, which makes hostd hold X: COLLECTING. Carried attributes (copy.c) are
+//                                   opened on hostd, which collects what is written; everything else is a file that exists only
+//                                   here and swallows what is written
 //   commit                          "commit" is written to #copy: COMMITTING, COMMITTED when sent, DONE when answered
 //
 // The commit is due once `head` was written and: every carried attribute of A has arrived and nothing of X is open any more; or P
@@ -58,6 +59,12 @@ static bool is_asker(const struct req *r, const struct copy *c)
     return r->uid == c->uid && proc_identify(r->tid, &id) == 0 && proc_same(&id, &c->maker);
 }
 
+/* Files that a program holds open of many objects at once, to watch them, though it copies nothing. */
+static bool is_watched(const char *name)
+{
+    return !strcmp(name, "state") || !strcmp(name, "stats") || !strcmp(name, "error");
+}
+
 static bool is_image(const char *name)
 {
     return !strcmp(name, "disk.raw") || !strcmp(name, "ram.raw");
@@ -75,6 +82,20 @@ static struct handle *held_source(const struct copy *c, const char *name)
         if (h->node->parent != c->dir && !strcmp(h->node->name, name) && is_opener(h, &c->maker))
             return h;
     return NULL;
+}
+
+/*
+ * May the gesture begin with `source`? The program that made X may have another object's `state` open to watch it when it looks at the
+ * one of X; that is no copy. One that copies has something else of that object open first, or, with many threads, as well.
+ */
+static bool may_begin(const struct copy *c, const struct handle *source)
+{
+    if (!is_watched(source->node->name))
+        return true;
+    for (const struct handle *h = c->fs->sources; h; h = h->next_source)
+        if (h->node->parent == source->node->parent && !is_watched(h->node->name) && is_opener(h, &c->maker))
+            return true;
+    return false;
 }
 
 void gesture_maker(struct req *r)
@@ -107,9 +128,7 @@ bool gesture_lookup(struct req *r)
     struct handle *source = rc == 0 && !n ? held_source(c, r->name) : NULL;
     if (n && n->node->kind == NODE_SWALLOWED && c->state != COPY_COLLECTING)
         n = NULL; /* copied: P sees what is there really */
-    bool mine = !c->ended && (n || source);
-    if (mine && !n && c->state == COPY_FRESH)
-        mine = copy_begin(&r->task, c, source->node->parent) == 0;
+    bool mine = !c->ended && (n || (source && (c->state != COPY_FRESH || may_begin(c, source))));
     if (rc < 0) {
         request_error(r, rc);
     } else if (mine && n) {
@@ -283,9 +302,14 @@ static int create_carried(struct req *r, struct copy *c)
 bool gesture_create(struct req *r)
 {
     struct copy *c = r->task.fs->copies ? copy_find(r->task.fs, r->node) : NULL;
-    if (!c || c->state == COPY_FRESH || copy_name_find(c, r->name) || !is_asker(r, c))
+    struct handle *source = c && c->state == COPY_FRESH ? held_source(c, r->name) : NULL;
+    if (!c || (c->state == COPY_FRESH && !source) || copy_name_find(c, r->name) || !is_asker(r, c))
         return false;
     copy_ref(c);
+    if (source && copy_begin(&r->task, c, source->node->parent) < 0) {
+        copy_unref(c);
+        return false; /* hostd knows of a touch: it is an object like any other */
+    }
     int rc = copy_wait(&r->task, c, COPY_OPENING, 0);
     if (rc == 0 && c->ended)
         rc = -ESTALE;

@@ -128,6 +128,7 @@ struct handle *handle_create(struct fs *fs, struct node *n, uint32_t uid, int fl
     h->text_len = o->text_len;
     h->next = n->handles;
     n->handles = h;
+    fs->handles++;
     return h;
 }
 
@@ -165,6 +166,7 @@ void handle_unref(struct fs *fs, struct handle *h)
     free(h->text);
     free(h->entries);
     free(h);
+    fs->handles--;
 }
 
 static bool is_current(struct fs *fs, const struct opened *o)

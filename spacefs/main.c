@@ -6,12 +6,14 @@
 #include "spacefs/isolate.h"
 #include "spacefs/node.h"
 #include "spacefs/session.h"
+#include "spacefs/task.h"
 
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] = "usage: spacefs [--config FILE] [--debug]\n"
                             "Mounts the tree of space-hostd where FILE (default " CONFIG_PATH_DEFAULT ") says, in the\n"
@@ -77,6 +79,37 @@ static int open_loop(struct fs *fs, struct err *e)
     return 0;
 }
 
+static void close_handle(uv_handle_t *h, void *user)
+{
+    (void)user;
+    if (!uv_is_closing(h))
+        uv_close(h, NULL);
+}
+
+static bool is_in_use(const struct fs *fs)
+{
+    return fs->tasks || fs->handles;
+}
+
+/* Frees everything. With requests waiting or files open the process just goes, and what they hold with it. */
+static void finish(struct fs *fs)
+{
+    session_close(fs);
+    gesture_disconnected(fs);
+    if (is_in_use(fs))
+        _exit(0);
+    task_end_workers(fs);
+    node_finish(fs);
+    hmap_finish(&fs->fids);
+    hmap_finish(&fs->users);
+    conn_destroy(fs->conn);
+    uv_run(fs->loop, UV_RUN_NOWAIT);
+    co_sched_destroy(fs->co);
+    uv_walk(fs->loop, close_handle, NULL);
+    uv_run(fs->loop, UV_RUN_DEFAULT);
+    uv_loop_close(fs->loop);
+}
+
 static int serve(struct fs *fs, struct err *e)
 {
     char socket[sizeof fs->config.run + sizeof "/hostd.sock"];
@@ -91,7 +124,7 @@ static int serve(struct fs *fs, struct err *e)
     uv_signal_start(&terminate, on_signal, SIGTERM);
     uv_signal_start(&interrupt, on_signal, SIGINT);
     uv_run(fs->loop, UV_RUN_DEFAULT);
-    session_close(fs);
+    finish(fs);
     return 0;
 }
 

@@ -98,8 +98,7 @@ static void collect(struct fs *fs, struct node *n)
 {
     while (n && n != fs->top && !n->refs && !n->lookups) {
         struct node *parent = n->parent;
-        if (n->kind != NODE_SWALLOWED)
-            hmap_remove(&fs->nodes, &n->by_name);
+        hmap_remove(&fs->nodes, &n->by_name);
         node_free(fs, n);
         parent->refs--;
         n = parent;
@@ -216,6 +215,7 @@ struct node *node_swallowed(struct fs *fs, struct node *parent, const char *name
     n->kind = NODE_SWALLOWED;
     n->format = S_IFREG;
     n->qid_path = ~0ull >> 1 ^ fs->synthetic++;
+    hmap_insert(&fs->nodes, &n->by_name, n->qid_path); /* not by its name: nobody is to find it */
     return n;
 }
 

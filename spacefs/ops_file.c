@@ -193,6 +193,33 @@ void ops_reply_create(struct req *r, struct node *n, struct handle *h, const str
     node_unref(fs, n);
 }
 
+static void open_existing(struct req *r)
+{
+    struct found f;
+    struct opening o;
+    struct stat st;
+    int rc;
+    do {
+        f = (struct found){0};
+        rc = ops_walk_child(&r->task, r->node, r->uid, r->name, &f);
+    } while (task_again(&r->task, &rc));
+    struct node *n = rc < 0 ? NULL : ops_take_found(r, r->node, r->name, &f);
+    if (n)
+        rc = handle_open_node(&r->task, n, r->uid, handle_p9_flags(r->flags & ~O_CREAT), OPENING_ATTR, &o);
+    if (!n || rc < 0) {
+        node_unref(r->task.fs, n);
+        request_error(r, rc < 0 ? rc : -ENOMEM);
+        return;
+    }
+    struct handle *h = take_opening(r, n, &o, true);
+    if (!h) {
+        node_unref(r->task.fs, n);
+        return;
+    }
+    attr_to_stat(&o.attr, &st);
+    ops_reply_create(r, n, h, &st);
+}
+
 static void create(struct req *r)
 {
     struct fs *fs = r->task.fs;
@@ -203,6 +230,10 @@ static void create(struct req *r)
     do
         rc = create_once(r, &c);
     while (task_again(&r->task, &rc));
+    if (rc == -EEXIST && !(r->flags & O_EXCL) && !node_holds_guest(r->node)) {
+        open_existing(r); /* the kernel had been told that it does not exist, for a copy that was none */
+        return;
+    }
     if (rc < 0) {
         request_error(r, rc);
         return;

@@ -209,34 +209,54 @@ static int answer_init(struct fs *fs, struct err *e)
     return 0;
 }
 
-int session_open(struct fs *fs, struct err *e)
+/* libfuse's own mount would start fusermount3 at the end, which we may not. Options: Documentation/filesystems/fuse.rst. */
+static int mount_device(const char *path, struct err *e)
 {
-    char fsname[] = "allow_other,nosuid,nodev,noexec,fsname=space,subtype=spacefs";
-    char program[] = "spacefs", option[] = "-o";
-    char *argv[] = {program, option, fsname, NULL};
-    struct fuse_args args = FUSE_ARGS_INIT(3, argv);
-    struct mount_entry m;
+    AUTO_CLOSE int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    char options[128];
+    if (fd < 0)
+        return err_sys(e, "cannot open /dev/fuse");
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd);
+    if (mount("space", path, "fuse.spacefs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options) < 0)
+        return err_sys(e, "cannot mount at %s: are we root?", path);
+    return steal_fd(&fd);
+}
+
+static int new_session(struct fs *fs, struct err *e)
+{
+    char program[] = "spacefs";
+    char *argv[] = {program, NULL};
+    struct fuse_args args = FUSE_ARGS_INIT(1, argv);
     const struct fuse_custom_io io = {.read = read_request, .writev = write_reply};
-    const char *mount = fs->config.mount;
-    int rc = clean_mount_point(mount, e);
-    if (rc < 0)
-        return rc;
-    if (find_mount(mount, &m) && !strcmp(m.type, "fuse.spacefs"))
-        return err_set(e, EBUSY, "%s is mounted by a spacefs that is alive; stop that one first", mount);
     fs->session = fuse_session_new(&args, &operations, sizeof operations, fs);
     fuse_opt_free_args(&args);
     if (!fs->session)
         return err_set(e, ENOMEM, "cannot create a FUSE session");
-    if (fuse_session_mount(fs->session, mount) < 0)
-        return err_set(e, errno ? errno : EIO, "cannot mount at %s: is /dev/fuse there, and are we root?", mount);
-    fs->mount_fd = fuse_session_fd(fs->session);
     if (fuse_session_custom_io(fs->session, &io, fs->mount_fd) < 0)
         return err_set(e, EINVAL, "this libfuse takes no I/O functions of ours");
-    rc = answer_init(fs, e);
+    return 0;
+}
+
+int session_open(struct fs *fs, struct err *e)
+{
+    struct mount_entry m;
+    const char *path = fs->config.mount;
+    int rc = clean_mount_point(path, e);
+    if (rc < 0)
+        return rc;
+    if (find_mount(path, &m) && !strcmp(m.type, "fuse.spacefs"))
+        return err_set(e, EBUSY, "%s is mounted by a spacefs that is alive; stop that one first", path);
+    rc = mount_device(path, e);
+    if (rc < 0)
+        return rc;
+    fs->mount_fd = rc;
+    rc = new_session(fs, e);
+    if (rc == 0)
+        rc = answer_init(fs, e);
     if (rc < 0)
         return rc;
     fs->init_answered = true;
-    set_readahead(mount);
+    set_readahead(path);
     int flags = fcntl(fs->mount_fd, F_GETFL);
     if (flags < 0 || fcntl(fs->mount_fd, F_SETFL, flags | O_NONBLOCK) < 0)
         return err_sys(e, "cannot make /dev/fuse non-blocking");
@@ -279,8 +299,7 @@ void session_close(struct fs *fs)
         uv_close((uv_handle_t *)&fs->poller->poll, on_closed);
         fs->poller = NULL;
     }
-    if (!fs->session)
-        return;
-    close(fs->mount_fd);
+    fuse_session_destroy(fs->session); /* closes the descriptor */
+    fs->session = NULL;
     fs->mount_fd = -1;
 }

@@ -19,7 +19,7 @@ void session_undo(struct fs *fs);
 /* Serves from fs->loop; `ended` is called when the kernel is done with us (unmounted). */
 int session_start(struct fs *fs, void (*ended)(struct fs *fs), struct err *e);
 
-/* Closes /dev/fuse: whoever waits gets ENOTCONN. The mount itself stays for root to detach: we may no longer do that. */
+/* Stops serving and closes /dev/fuse: whoever waits gets ENOTCONN. The mount itself stays for root to detach: we may no longer do that. */
 void session_close(struct fs *fs);
 
 #endif

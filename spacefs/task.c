@@ -42,8 +42,20 @@ static void work(void *arg)
         fs->idle_workers = w;
         fs->idle_count++;
         co_wait_uncancellable(fs->co);
+        if (!w->task)
+            break;
     }
     free(w);
+}
+
+void task_end_workers(struct fs *fs)
+{
+    while (fs->idle_workers) {
+        struct worker *w = fs->idle_workers;
+        fs->idle_workers = w->next;
+        fs->idle_count--;
+        co_wake(w->co, 0);
+    }
 }
 
 static void run(struct fs *fs, struct task *t)

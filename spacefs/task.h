@@ -43,6 +43,9 @@ struct task {
  * task_finish. */
 void task_start(struct fs *fs, struct task *t, void (*fn)(struct task *t));
 
+/* Frees the coroutines that wait for work; no task may be alive. */
+void task_end_workers(struct fs *fs);
+
 /* Ends the bookkeeping of a task; called by its fn last. All calls must have been ended. */
 void task_finish(struct task *t);
 
