@@ -286,6 +286,26 @@ static int open_copy(struct task *t, struct copy *c)
     return rc;
 }
 
+int copy_ask_untouched(struct task *t, struct copy *c)
+{
+    struct fs *fs = t->fs;
+    struct fid_ref *ref;
+    copy_ref(c);
+    int rc = fid_get(t, c->dir, c->uid, &ref);
+    if (rc == 0) {
+        uint32_t fid = fid_alloc(fs), generation = conn_generation(fs->conn);
+        struct p9_msg walk = {.type = P9_Twalk};
+        walk.Twalk = (struct p9_Twalk){.fid = ref->fid, .newfid = fid, .names = {.n = 1, .v = {p9_str_of("#copy")}}};
+        rc = call_run(t, &walk, NULL);
+        fid_clunk(fs, generation, fid);
+        fid_put(ref);
+    }
+    if (rc == -EBUSY)
+        copy_end(c);
+    copy_unref(c);
+    return rc;
+}
+
 /* Which of the carried attributes are there in the source: a walk for each, all at once. */
 static int learn_expected(struct task *t, struct copy *c)
 {

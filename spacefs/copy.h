@@ -85,6 +85,12 @@ void copy_unref(struct copy *c);
  */
 int copy_begin(struct task *t, struct copy *c, struct node *source);
 
+/*
+ * Asks hostd whether somebody used it: 0, -EBUSY when so (then the record has been ended), or another error. For a record that holds no
+ * #copy.
+ */
+int copy_ask_untouched(struct task *t, struct copy *c);
+
 /* Waits while it is in this state, at most `msec` (0: as long as it takes). 0, -ETIMEDOUT or -EINTR. */
 int copy_wait(struct task *t, struct copy *c, enum copy_state state, uint64_t msec);
 

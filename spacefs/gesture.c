@@ -22,7 +22,7 @@
 // hostd sees makes the open of #copy fail with EBUSY, which ends it too.
 //
 // Programs that stat and unlink the destination before they open the source (Node) find X full; their unlinks succeed and do
-// nothing. The disk images of a snapshot that is being copied are empty to the copier: what it would read it could only drop.
+// nothing, as long as nobody used X: then an unlink is EPERM as in every control directory. The disk images of a snapshot that is being copied are empty to the copier: what it would read it could only drop.
 #include "spacefs/gesture.h"
 
 #include "spacefs/attr.h"
@@ -328,10 +328,16 @@ bool gesture_unlink(struct req *r)
     struct copy *c = r->task.fs->copies ? copy_find(r->task.fs, r->node) : NULL;
     if (!c || !is_asker(r, c))
         return false;
-    copy_name_remove(c, r->name);
-    copy_progress(c);
-    request_error(r, 0);
-    return true;
+    copy_ref(c);
+    bool held = c->state == COPY_OPENING || c->state == COPY_COLLECTING || c->state == COPY_COMMITTING;
+    bool mine = held || copy_ask_untouched(&r->task, c) == 0; /* else hostd answers as for every attribute */
+    if (mine) {
+        copy_name_remove(c, r->name);
+        copy_progress(c);
+        request_error(r, 0);
+    }
+    copy_unref(c);
+    return mine;
 }
 
 bool gesture_copied(const struct node *n)

@@ -250,8 +250,13 @@ static int lookup_snapshot(struct space *s, const struct caller *c, const struct
     return 0;
 }
 
+/* What was used or completed is no target any more, and that can be found out without opening. The open decides again. */
 static int lookup_copy(const struct node *dir, struct node *out)
 {
+    if (dir->kind == NODE_SANDBOX && dir->sandbox->row.touched)
+        return -EBUSY;
+    if (dir->kind == NODE_TEMPLATE && dir->template->row.state == ARTIFACT_READY)
+        return -EBUSY;
     node_copy(out, dir);
     out->kind = NODE_COPY;
     return 0;

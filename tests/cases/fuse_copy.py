@@ -177,6 +177,23 @@ def unlink_in_an_untouched_one_is_for_its_maker_and_changes_nothing():
     eq(("errno", errno.EPERM), Child(os.unlink, path("sandboxes", y, "labels")).answer())
 
 
+@check(limit=120)
+def unlink_is_refused_to_the_maker_too_once_it_was_used():
+    """By the same process: what spacefs sees in sandboxes/, and what only space-hostd can know."""
+    x = Box()  # waits for its first job
+    eq("there", x.out("echo there"))
+    refused(errno.EPERM, os.unlink, path("sandboxes", x.name, "labels"))
+    y = made()
+    write("a=1\n", "sandboxes", y, "labels")
+    refused(errno.EPERM, os.unlink, path("sandboxes", y, "labels"))
+    z = fresh_name()
+    shutil.copytree(path("sandboxes", source().name), path("sandboxes", z))
+    os.unlink(path("sandboxes", z, "labels"))  # of a copy: there may be files of it to come
+    Box.known(z).touch()
+    refused(errno.EPERM, os.unlink, path("sandboxes", z, "labels"))
+    has("labels", os.listdir(path("sandboxes", z)))
+
+
 @check
 def a_copier_that_dies_before_the_head_leaves_nothing():
     a = source().name
