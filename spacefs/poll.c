@@ -204,6 +204,10 @@ static int start_watching(struct req *r, struct poll_state *p)
     rc = watch_wait(&r->task, p->watch);
     while (rc == 0 && (rc = compare_mtime(r, p)) < 0 && task_again(&r->task, &rc))
         rc = 0;
+    if (rc < 0 && p->watch) { /* the next poll must compare: it does not know what happened until then */
+        watch_stop(p->watch);
+        p->watch = NULL;
+    }
     return rc;
 }
 

@@ -237,6 +237,34 @@ def poll_tells_of_the_next_transition():
     os.close(fd)
 
 
+def next_state(poll, fd, what):
+    """Waits in poll(2) for the next change; the state then."""
+    if not poll.poll(30000):
+        fail(f"poll was not woken by {what}; the state is {os.pread(os.open(f'/proc/self/fd/{fd}', os.O_RDONLY), 100, 0)!r}")
+    return os.pread(fd, 100, 0).decode().strip()
+
+
+@check(limit=200)
+def poll_tells_of_a_creation_that_fails():
+    """The machine dies while it boots, or cannot be started at all; the watcher waits in poll(2) from before until after."""
+    for number in range(4):
+        box = Box(wait=False)
+        fd = os.open(path("sandboxes", box.name, "state"), os.O_RDONLY)
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        eq("creating", next_state(poll, fd, "its being unread"))
+        pid = box.qemu()
+        if number % 2: # nobody waits at that moment: the next poll has to notice
+            os.kill(pid, signal.SIGKILL)
+            box.wait_state("failed", 30)
+        else:
+            threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+        eq("failed", next_state(poll, fd, "creating -> failed"), f"state in round {number}")
+        eq([], poll.poll(0), "nothing more once it was read")
+        os.close(fd)
+        box.remove()
+
+
 @check
 def poll_on_streams_is_ready_when_there_is_something():
     job = Job(shared(), "read x; echo got $x; read y")

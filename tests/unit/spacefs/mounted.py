@@ -545,15 +545,27 @@ def everything_goes_on_when_the_server_is_back():
 
 
 def without_a_server_calls_fail_in_five_seconds():
+    state = os.open(A + "/state", os.O_RDONLY)
+    os.read(state, 100)
     instance.kill_server()
+    poll = select.poll()
+    poll.register(state, select.POLLIN)
+    polling = threading.Thread(target=lambda: poll.poll(5000))
+    polling.start()
     process = subprocess.Popen(["stat", A], stdout=subprocess.DEVNULL)
     blocked(process, STATX)
     ends(process, signal.SIGINT)
     began = time.monotonic()
     fails(errno.EIO, os.stat, A)
     at_most(5, time.monotonic() - began, "seconds until EIO")
+    polling.join()
+    put(DATA + "/sandboxes/a/state", "stopped\n")
+    put(DATA + "/events", "")  # space-hostd's events begin at their opening
     instance.start_server()
     until(answers, 5, "the mount answers again")
+    eq(1, len(poll.poll(2000)), "a change that came when poll could not watch")
+    eq(b"stopped\n", os.pread(state, 100, 0))
+    os.close(state)
 
 
 def nothing_sticks_under_load_and_signals():
