@@ -105,6 +105,7 @@ int sandbox_copy_hold(struct sandbox *sb, struct err *e)
     if (sb->row.touched || sb->copy != COPY_NONE || sandbox_state(sb) == SANDBOX_DESTROYING)
         return err_set(e, EBUSY, "sandbox '%s' is in use already: a copy goes into a new one", sb->row.name);
     sb->row.want[0] = 0; /* a restart finds a copy without a head, and removes it */
+    sb->row.origin[0] = 0; /* should the default template have got as far as that */
     int rc = sandbox_save(sb, e);
     if (rc < 0)
         return rc;
