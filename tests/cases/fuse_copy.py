@@ -61,9 +61,10 @@ def canonical(a):
     x = fresh_name()
     os.mkdir(path("sandboxes", x))
     write(read(a, "head"), "sandboxes", x, "head", flags=os.O_NONBLOCK)
-    origin = line("sandboxes", x, "origin")
+    want = line(a, "head")
+    wait_until(lambda: line("sandboxes", x, "origin") == want, 60, "a head that was written is its origin")
     remove("sandboxes", x)
-    return origin
+    return want
 
 
 def each_copier(a, carried):
