@@ -5,10 +5,12 @@
 #include "base/log.h"
 #include "guest/files_backend.h"
 #include "guest/port.h"
+#include "guest/ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
+#include <malloc.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -39,17 +41,31 @@ static void keep_two(const struct root *root)
     syscall(SYS_close_range, PROC_FD + 1, ~0u, 0);
 }
 
+/* Message buffers are reused rather than given back to the kernel, which would have to clear the
+ * pages of the next one: under emulation that costs as much as filling them. */
+static void keep_buffers(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_TRIM_THRESHOLD, 8 << 20);
+}
+
 static void serve(void)
 {
     static struct poll_loop loop;
     static struct port port;
-    struct files_backend backend = {.tree = TREE_FD};
+    static struct ring ring;
+    struct files_backend backend = {.tree = TREE_FD, .ring = &ring};
     char text[4096];
     int uevents = open_uevents(), rc;
     /* relative paths of magic links are how an O_PATH descriptor is opened: /proc may be covered in
      * the guest */
     if (fchdir(PROC_FD) < 0 || poll_init(&loop) < 0 || files_backend_init(&backend) < 0)
         _exit(1);
+    if ((rc = ring_init(&ring, &loop)) < 0) {
+        log_error("set up io_uring: %s", strerror(-rc));
+        _exit(1);
+    }
+    keep_buffers();
     while ((rc = port_open(&port, &loop, FILES_PORT, files_backend(), files_backend_config(),
                            &backend)) == -ENOENT)
         if (recv(uevents, text, sizeof text, 0) < 0 && errno != ENOBUFS && errno != EINTR)

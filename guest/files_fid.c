@@ -165,11 +165,11 @@ static int real_flags(uint32_t flags)
     static const struct {
         uint32_t theirs;
         int ours;
-    } map[] = {{P9_TRUNC, O_TRUNC}, {P9_APPEND, O_APPEND}, {P9_DSYNC, O_DSYNC}, {P9_EXCL, O_EXCL}};
+    } map[] = {{P9_TRUNC, O_TRUNC}, {P9_APPEND, O_APPEND}, {P9_EXCL, O_EXCL}};
     int out = (int)(flags & P9_ACCMODE) | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
     for (size_t i = 0; i < sizeof map / sizeof *map; i++)
         out |= flags & map[i].theirs ? map[i].ours : 0;
-    return (flags & P9_SYNC) == P9_SYNC ? out | O_SYNC : out;
+    return out;
 }
 
 void files_lopen(struct p9_request *r)
@@ -187,6 +187,7 @@ void files_lopen(struct p9_request *r)
         files_reply(r, -errno);
         return;
     }
+    f->sync = files_sync_of(r->t->Tlopen.flags);
     m.Rlopen.qid = files_qid(&st);
     p9_reply(r, &m);
 }
@@ -229,6 +230,7 @@ void files_lcreate(struct p9_request *r)
         return;
     }
     f->io = fd;
+    f->sync = files_sync_of(r->t->Tlcreate.flags);
     files_file_free(dir);
     r->fid->aux = f;
     m.Rlcreate.qid = files_qid(&st);

@@ -14,9 +14,11 @@
 // EPOLLHUP still is on. So a hang-up counts only after somebody was seen connected.
 //
 // Events are edge-triggered, as EPOLLHUP stays on while nobody is connected. The kernel hands out
-// input by the page and takes 32 KiB a write.
+// input by the page and takes 32 KiB a write. Input is gathered here, except the rest of a large
+// message, which is read to where the session wants it.
 #include "guest/port.h"
 
+#include "9p/framer.h"
 #include "base/log.h"
 
 #include <dirent.h>
@@ -33,7 +35,8 @@
 
 struct port_buffer {
     struct port_buffer *next;
-    char *data;
+    void *owner; /* malloc'ed, holds what is at `data` */
+    const char *data;
     size_t len, at;
 };
 
@@ -46,7 +49,7 @@ static void drop_output(struct port *p)
     while (p->out) {
         struct port_buffer *b = p->out;
         p->out = b->next;
-        free(b->data);
+        free(b->owner);
         free(b);
     }
     p->out_end = &p->out;
@@ -76,7 +79,7 @@ static void write_output(struct port *p)
             p->out = b->next;
             if (!p->out)
                 p->out_end = &p->out;
-            free(b->data);
+            free(b->owner);
             free(b);
         }
         if (p->server)
@@ -85,17 +88,22 @@ static void write_output(struct port *p)
     want_output(p, p->out != NULL);
 }
 
-static void send_buffer(void *user, void *data, size_t len)
+static void send_part(void *user, void *owner, const void *data, size_t len)
 {
     struct port *p = user;
     struct port_buffer *b = malloc(sizeof *b);
     if (!b)
         abort();
-    *b = (struct port_buffer){NULL, data, len, 0};
+    *b = (struct port_buffer){NULL, owner, data, len, 0};
     *p->out_end = b;
     p->out_end = &b->next;
     if (!p->out_blocked)
         poll_timer_start(p->loop, &p->more, 0);
+}
+
+static void send_buffer(void *user, void *data, size_t len)
+{
+    send_part(user, data, data, len);
 }
 
 /* ---- sessions ---- */
@@ -134,6 +142,7 @@ static void start_session(struct port *p)
     if (!p->server)
         abort();
     p9_server_set_resume(p->server, resume_input, p);
+    p9_server_set_send_part(p->server, send_part);
 }
 
 static bool preamble_byte_valid(size_t at, char c)
@@ -197,17 +206,6 @@ static void keep_tail(struct port *p, const char *buf, size_t len)
     }
 }
 
-static void stale_fired(struct poll_timer *t)
-{
-    struct port *p = (struct port *)(void *)((char *)t - offsetof(struct port, stale));
-    char tail[PORT_PREAMBLE_LEN];
-    size_t used;
-    memcpy(tail, p->tail, sizeof tail);
-    end_session(p);
-    if (find_preamble(p, tail, sizeof tail, &used))
-        start_session(p);
-}
-
 static void check_stale(struct port *p)
 {
     bool whole = true;
@@ -231,6 +229,17 @@ static bool feed_session(struct port *p, const char *buf, size_t len)
     keep_tail(p, buf, len);
     check_stale(p);
     return true;
+}
+
+/* The session is over; a preamble that is the very last of its input is answered. */
+static void end_in_tail(struct port *p)
+{
+    char tail[PORT_PREAMBLE_LEN];
+    size_t used;
+    memcpy(tail, p->tail, sizeof tail);
+    end_session(p);
+    if (find_preamble(p, tail, sizeof tail, &used))
+        start_session(p);
 }
 
 static void feed(struct port *p, const char *buf, size_t len)
@@ -259,25 +268,55 @@ static void feed(struct port *p, const char *buf, size_t len)
     }
 }
 
+static void stale_fired(struct poll_timer *t)
+{
+    end_in_tail((struct port *)(void *)((char *)t - offsetof(struct port, stale)));
+}
+
+/* Fills `buf`, unless a large message turns out to begin there: the rest of it has a better place.
+ * True when there is no more to be had. */
+static bool gather(struct port *p, char *buf, size_t size, size_t *len)
+{
+    ssize_t n = 1;
+    bool large = false;
+    for (*len = 0; n > 0 && *len < size && !large;) {
+        n = read(p->watch.fd, buf + *len, size - *len);
+        *len += n > 0 ? (size_t)n : 0;
+        large = buf == p->in && p->server && !p->have && *len >= 4 &&
+                p9_peek_size((const uint8_t *)buf) >= P9_FRAMER_LARGE;
+    }
+    return n <= 0;
+}
+
+/* The session has the bytes already. The message's buffer may be gone once the session knows. */
+static void filled(struct port *p, const char *buf, size_t len)
+{
+    track(p, buf, len);
+    keep_tail(p, buf, len);
+    int rc = p9_server_filled(p->server, len);
+    if (rc < 0) {
+        log_warn("session on a port ended: %s", strerror(-rc));
+        end_in_tail(p);
+    } else {
+        check_stale(p);
+    }
+}
+
 /* Reads what there is, a turn's worth at most. The kernel says 0 when nobody is connected. */
 static void read_input(struct port *p)
 {
-    for (size_t total = 0; total < TURN_MAX;) {
-        size_t len = 0;
-        ssize_t n = 1;
+    for (size_t total = 0, len; total < TURN_MAX; total += len) {
+        size_t space;
         if (p->server && !p9_server_wants_input(p->server))
             return; /* resume_input, or room in the output, comes back here */
-        while (len < INPUT_SIZE) {
-            n = read(p->watch.fd, p->in + len, INPUT_SIZE - len);
-            if (n <= 0)
-                break;
-            len += (size_t)n;
-        }
-        if (len)
+        char *place = p->server ? p9_server_space(p->server, &space) : NULL;
+        bool end = place ? gather(p, place, space, &len) : gather(p, p->in, INPUT_SIZE, &len);
+        if (len && place)
+            filled(p, place, len);
+        else if (len)
             feed(p, p->in, len);
-        if (n <= 0)
+        if (end)
             return;
-        total += len;
     }
     poll_timer_start(p->loop, &p->more, 0);
 }

@@ -11,16 +11,42 @@
 /* Room for a first read of small messages; grown once the size field is known. */
 #define FIRST_CAP 512u
 
+#define PAGE       4096u
+#define TWRITE_HDR 23u /* of size, type, tag, fid, offset, count */
+#define LARGE_PAD  (PAGE - TWRITE_HDR)
+
+static int reserve_large(struct p9_framer *f, size_t cap)
+{
+    size_t size = (LARGE_PAD + cap + PAGE - 1) & ~(size_t)(PAGE - 1);
+    uint8_t *base = aligned_alloc(PAGE, size);
+    if (!base)
+        return -ENOMEM;
+    p9_copy(base + LARGE_PAD, f->buf, f->len);
+    free(f->base);
+    f->base = base;
+    f->buf = base + LARGE_PAD;
+    f->cap = size - LARGE_PAD;
+    return 0;
+}
+
 static int reserve(struct p9_framer *f, size_t cap)
 {
     if (cap <= f->cap)
         return 0;
-    uint8_t *bigger = realloc(f->buf, cap);
+    if (cap >= P9_FRAMER_LARGE)
+        return reserve_large(f, cap);
+    uint8_t *bigger = realloc(f->base, cap); /* a small buffer: it begins where malloc's does */
     if (!bigger)
         return -ENOMEM;
-    f->buf = bigger;
+    f->base = f->buf = bigger;
     f->cap = cap;
     return 0;
+}
+
+/* Of the message that is split: 0 as long as nobody knows. */
+static size_t split_size(const struct p9_framer *f)
+{
+    return f->len < 4 ? 0 : p9_peek_size(f->buf);
 }
 
 static int check_size(size_t size, size_t max)
@@ -44,7 +70,7 @@ int p9_framer_next(struct p9_framer *f, const uint8_t **in, size_t *n, size_t ma
                    struct p9_frame *out)
 {
     int rc;
-    if (!*n)
+    if (!*n && (!f->len || f->len != split_size(f)))
         return 0;
     if (!f->len && *n >= 4) {
         size_t size = p9_peek_size(*in);
@@ -70,15 +96,30 @@ int p9_framer_next(struct p9_framer *f, const uint8_t **in, size_t *n, size_t ma
     fill(f, in, n, size);
     if (f->len < size)
         return 0;
-    *out = (struct p9_frame){.p = f->buf, .len = size, .owned = f->buf, .cap = f->cap};
+    *out = (struct p9_frame){.p = f->buf, .len = size, .owned = f->base, .cap = f->cap};
     *f = (struct p9_framer){0};
     return 1;
 }
 
+uint8_t *p9_framer_space(const struct p9_framer *f, size_t *len)
+{
+    size_t size = split_size(f);
+    if (size < P9_FRAMER_LARGE || size > f->cap)
+        return NULL;
+    *len = size - f->len;
+    return *len ? f->buf + f->len : NULL;
+}
+
+void p9_framer_filled(struct p9_framer *f, size_t len)
+{
+    f->len += len;
+}
+
 void p9_framer_recycle(struct p9_framer *f, struct p9_frame *frame)
 {
-    if (!f->buf && frame->owned) {
-        f->buf = frame->owned;
+    if (!f->base && frame->owned) {
+        f->base = frame->owned;
+        f->buf = f->base + (frame->p - frame->owned);
         f->cap = frame->cap;
         f->len = 0;
     } else {
@@ -89,6 +130,6 @@ void p9_framer_recycle(struct p9_framer *f, struct p9_frame *frame)
 
 void p9_framer_finish(struct p9_framer *f)
 {
-    free(f->buf);
+    free(f->base);
     *f = (struct p9_framer){0};
 }

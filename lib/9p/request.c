@@ -98,14 +98,15 @@ static void answer_flushes(struct p9_server *s, struct p9_link *flushes)
 {
     while (!p9_link_empty(flushes)) {
         struct request *f = p9_link_entry(flushes->next, struct request, wait);
-        p9_server_send(s, &(struct p9_msg){.type = P9_Rflush, .tag = f->msg.tag});
+        p9_server_send(s, &(struct p9_msg){.type = P9_Rflush, .tag = f->msg.tag}, NULL);
         p9_link_splice(flushes, &f->flushes);
         discard(f);
     }
 }
 
-/* Sends the reply (already checked), applies it, frees the request. */
-static void finish(struct request *r, struct p9_msg *reply)
+/* Sends the reply (already checked), applies it, frees the request. `data_owner`: see
+ * p9_server_send. */
+static void finish(struct request *r, struct p9_msg *reply, void *data_owner)
 {
     struct p9_server *s = r->pub.server;
     bool wanted = p9_server_wants_input(s);
@@ -114,10 +115,12 @@ static void finish(struct request *r, struct p9_msg *reply)
     p9_server_enter(s);
     if (!r->orphan) {
         reply->tag = r->msg.tag;
-        p9_server_send(s, reply);
+        p9_server_send(s, reply, data_owner);
+        data_owner = NULL;
         p9_bind_apply(r, reply);
         p9_link_splice(&flushes, &r->flushes);
     }
+    free(data_owner);
     discard(r);
     answer_flushes(s, &flushes);
     p9_server_leave_reply(s, wanted);
@@ -159,13 +162,26 @@ void p9_reply(struct p9_request *pub, struct p9_msg *m)
     if (code)
         p9_fail(pub, code);
     else
-        finish(r, m);
+        finish(r, m, NULL);
+}
+
+void p9_reply_data(struct p9_request *pub, void *owner, void *data, uint32_t len)
+{
+    struct request *r = of(pub);
+    struct p9_msg m = {.type = P9_Rread, .Rread.data = {data, len}};
+    int code = r->orphan ? 0 : r->msg.type == P9_Tread ? check_reply(r, &m) : EIO;
+    if (code) {
+        free(owner);
+        p9_fail(pub, code);
+    } else {
+        finish(r, &m, owner);
+    }
 }
 
 void p9_fail(struct p9_request *pub, int code)
 {
     struct p9_msg m = {.type = P9_Rlerror, .Rlerror.ecode = code > 0 ? (uint32_t)code : EIO};
-    finish(of(pub), &m);
+    finish(of(pub), &m, NULL);
 }
 
 /* ---- flush and cancel ---- */

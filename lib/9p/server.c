@@ -106,18 +106,44 @@ static void die(struct p9_server *s, int error)
 
 /* ---- output ---- */
 
-void p9_server_send(struct p9_server *s, const struct p9_msg *m)
+/* The data stays where it is, the header is put before it. */
+static void send_in_place(struct p9_server *s, const struct p9_msg *m, void *owner)
+{
+    struct p9_msg head = {.type = m->type, .tag = m->tag};
+    uint8_t *data = (uint8_t *)(uintptr_t)m->Rread.data.p;
+    size_t size = p9_encoded_size(&head), len = m->Rread.data.len;
+    uint8_t *at = data - size;
+    p9_encode(&head, at, size);
+    for (unsigned i = 0; i < 4; i++) {
+        at[i] = (uint8_t)((size + len) >> (8 * i));
+        at[size - 4 + i] = (uint8_t)(len >> (8 * i)); /* the last field of the header */
+    }
+    s->output += size + len;
+    p9_server_enter(s);
+    s->send_part(s->transport.user, owner, at, size + len);
+    s->depth--;
+}
+
+void p9_server_send(struct p9_server *s, const struct p9_msg *m, void *data_owner)
 {
     size_t size = p9_encoded_size(m);
-    if (s->destroyed || s->error || !size)
+    if (data_owner && s->send_part && !s->destroyed && !s->error) {
+        send_in_place(s, m, data_owner);
         return;
+    }
+    if (s->destroyed || s->error || !size) {
+        free(data_owner);
+        return;
+    }
     void *buf = malloc(size);
     if (!buf) {
         s->error =
             -ENOMEM; /* a reply that never comes would hang the client: the session must end */
+        free(data_owner);
         return;
     }
     p9_encode(m, buf, size);
+    free(data_owner);
     s->output += size;
     p9_server_enter(s); /* the transport may report the bytes as sent at once */
     s->transport.send(s->transport.user, buf, size);
@@ -140,7 +166,7 @@ void p9_server_version(struct p9_server *s, const struct p9_msg *t)
         m.Rversion = (struct p9_Rversion){.msize = msize, .version = p9_str_of(P9_VERSION)};
         s->msize = msize;
     }
-    p9_server_send(s, &m);
+    p9_server_send(s, &m, NULL);
 }
 
 /* ---- input ---- */
@@ -224,6 +250,19 @@ int p9_server_input(struct p9_server *s, const void *buf, size_t len)
     return rc;
 }
 
+void *p9_server_space(const struct p9_server *s, size_t *len)
+{
+    if (s->error || s->destroyed || s->stash_len || !p9_server_wants_input(s))
+        return NULL;
+    return p9_framer_space(&s->framer, len);
+}
+
+int p9_server_filled(struct p9_server *s, size_t len)
+{
+    p9_framer_filled(&s->framer, len);
+    return p9_server_input(s, "", 0);
+}
+
 /* Work that waited for room or for a gate. Only the outermost caller does it. */
 static void catch_up(struct p9_server *s)
 {
@@ -254,6 +293,12 @@ void p9_server_set_resume(struct p9_server *s, void (*resume)(void *user), void 
 {
     s->resume = resume;
     s->resume_user = user;
+}
+
+void p9_server_set_send_part(struct p9_server *s,
+                             void (*send_part)(void *user, void *buf, const void *at, size_t len))
+{
+    s->send_part = send_part;
 }
 
 uint32_t p9_server_fids(const struct p9_server *s)

@@ -93,6 +93,14 @@ struct p9_server *p9_server_create(const struct p9_backend *backend, const struc
  */
 int p9_server_input(struct p9_server *s, const void *buf, size_t len);
 
+/*
+ * For a transport that can choose where it reads to: the place of the peer's next bytes, at most *len, when they are the rest of a large
+ * message that is being received, else NULL. After reading there, and before anything else of this session, p9_server_filled says how
+ * many bytes came (more than 0); it answers as p9_server_input does. The data of a large Twrite received so begins a page.
+ */
+void *p9_server_space(const struct p9_server *s, size_t *len);
+int p9_server_filled(struct p9_server *s, size_t len);
+
 /* The transport tells how many bytes it got rid of. Handlers that waited for room may run inside. */
 void p9_server_sent(struct p9_server *s, size_t len);
 
@@ -104,6 +112,12 @@ bool p9_server_wants_input(const struct p9_server *s);
  * session died over input that it had put aside, which the next p9_server_input (of no bytes, if need be) tells.
  */
 void p9_server_set_resume(struct p9_server *s, void (*resume)(void *user), void *user);
+
+/*
+ * A transport's second way to send: `len` bytes at `at` inside of the malloc'ed buffer `buf`, which passes; else as its `send`. Without it,
+ * what p9_reply_data brings is copied.
+ */
+void p9_server_set_send_part(struct p9_server *s, void (*send_part)(void *user, void *buf, const void *at, size_t len));
 
 /*
  * Ends the session: every request in flight is cancelled, replies after this go nowhere, every fid is freed as its last
@@ -118,6 +132,12 @@ void p9_server_destroy(struct p9_server *s);
  * asked for, EIO.
  */
 void p9_reply(struct p9_request *r, struct p9_msg *m);
+
+/*
+ * Answers a Tread with `len` bytes at `data` in the malloc'ed buffer `owner`, which passes; the header is put before them, so at least
+ * P9_IOHDR bytes of the buffer must be there. As p9_reply otherwise.
+ */
+void p9_reply_data(struct p9_request *r, void *owner, void *data, uint32_t len);
 
 /* Answers Rlerror with a positive errno (Linux numbers). */
 void p9_fail(struct p9_request *r, int code);

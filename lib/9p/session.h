@@ -39,6 +39,7 @@ struct request {
 struct p9_server {
     const struct p9_backend *backend;
     struct p9_transport transport;
+    void (*send_part)(void *, void *, const void *, size_t); /* of the transport's, or NULL */
     struct p9_server_config config;
     void *user;
     void (*resume)(void *);
@@ -98,8 +99,12 @@ void p9_request_run_ready(struct p9_server *s);
 void p9_request_orphan_all(struct p9_server *s);
 
 /* server.c */
-/* Encodes and sends; `m` was checked to fit. */
-void p9_server_send(struct p9_server *s, const struct p9_msg *m);
+/*
+ * Encodes and sends; `m` was checked to fit. With `data_owner`, `m` is an Rread whose data lies in
+ * that malloc'ed buffer, which passes, behind at least P9_IOHDR bytes that the header may
+ * overwrite.
+ */
+void p9_server_send(struct p9_server *s, const struct p9_msg *m, void *data_owner);
 /* Answers Tversion, which starts the session anew. */
 void p9_server_version(struct p9_server *s, const struct p9_msg *t);
 /* Around everything that may run handlers from outside. leave may free the session. */

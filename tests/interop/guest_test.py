@@ -5,6 +5,7 @@
 daemon. Takes the daemon from $BUILD/guest; arguments are parts of names of tests to run. As root."""
 
 import errno
+import hashlib
 import os
 import re
 import signal
@@ -581,6 +582,75 @@ def write_read_and_sizes(g):
     f.write(b"one")
     f.write(b"two", offset=0)
     eq(b"onetwo", d.walk("a").open().read_all(), "appended")
+
+
+@test
+def large_pieces_of_any_kind(g):
+    """The server goes around the cache where that is safe: what is read is what was written last, whoever wrote it."""
+    d = g.mkdir("large")
+    data = os.urandom(5 << 20)
+    piece = 256 << 10
+
+    def put(f, at, end):
+        while at < end:
+            at += f.write(data[at:min(end, at + piece)], offset=at)
+
+    f = d.walk().create("f", O_RDWR)
+    put(f, 0, 1 << 20)                   # whole pages at the end of the file
+    put(f, 1 << 20, (1 << 20) + 300001)  # ... and what is left of one
+    put(f, (1 << 20) + 300001, 3 << 20)  # from the middle of a page
+    put(f, 4 << 20, 5 << 20)             # behind a hole
+    put(f, 3 << 20, 4 << 20)             # fills it
+    eq(data, f.read_all(), "read by the client")
+    eq(hashlib.sha256(data).hexdigest().encode(), g.sh("sha256sum /large/f")[1].split()[0], "read in the guest")
+    data = data[:1 << 20] + bytes(1 << 20) + data[2 << 20:]
+    g.sh("dd if=/dev/zero of=/large/f bs=1M seek=1 count=1 conv=notrunc")  # is in the cache, and not yet on the disk
+    eq(data, f.read_all(), "after the guest wrote")
+    g.sh("echo 3 > /proc/sys/vm/drop_caches; dd if=/large/f of=/dev/null bs=4096 skip=200 count=1")
+    eq(data, f.read_all(), "from the disk, but for a little")
+    put(f, 1 << 20, 4 << 20)  # over what is there
+    eq(hashlib.sha256(data).hexdigest().encode(), g.sh("sha256sum /large/f")[1].split()[0], "written over")
+    a = d.walk("f").open(O_WRONLY | os.O_APPEND)
+    a.start_write(data[:piece], offset=8 << 20).result()
+    eq(data + data[:piece], f.read_all(), "appended")
+    eq(b"", f.read(offset=16 << 20, count=piece), "behind the end")
+    for handle in (f, a):
+        handle.clunk()
+
+
+@test
+def synchronous_files(g):
+    d = g.mkdir("synchronous")
+    for flags in (os.O_SYNC, os.O_DSYNC):
+        f = d.walk().create(f"f{flags}", O_RDWR | flags)
+        f.write(b"x" * 300000)
+        f.clunk()
+        f = d.walk(f"f{flags}").open(O_RDWR | flags)
+        f.write(b"y" * 10, offset=5)
+        eq(b"x" * 5 + b"y" * 10 + b"x", f.read(16))
+        f.clunk()
+
+
+@test
+def a_slow_fsync_delays_nobody(g):
+    d = g.mkdir("slow")
+    f, s = d.walk().create("f", O_RDWR), d.walk().create("s", O_RDWR | os.O_SYNC)
+    f.write(os.urandom(3_000_001))
+    g.vm.monitor("block_set_io_throttle d 0 0 1000000 0 0 0")
+    try:
+        calls = [g.files_client.start("Tfsync", f.n, 0), s.start_write(b"waits as well"), g.files_client.start("Tfsync", f.n, 1)]
+        for _ in range(20):
+            began = time.monotonic()
+            d.walk("f").open().read(100)
+            d.walk("f").getattr()
+            assert time.monotonic() - began < 1, "a request waited for the disk"
+        assert not calls[0].done.is_set(), "the disk was not slow enough to show anything"
+        calls[2].flush(5)  # a caller that gives up is let go at once
+        fails(errno.EINTR, calls[2].result)
+    finally:
+        g.vm.monitor("block_set_io_throttle d 0 0 0 0 0 0")
+    eq([], calls[0].result(60), "the fsync")
+    eq([13], calls[1].result(60), "the synchronous write")
 
 
 @test

@@ -106,6 +106,113 @@ static void any_split_of_the_input_works(void)
     }
 }
 
+/* As a transport does that reads to where the session says; small pieces. */
+static void read_to_place(struct peer *p, const uint8_t *bytes, size_t n)
+{
+    size_t space;
+    for (uint8_t *place; n && (place = p9_server_space(p->server, &space));) {
+        size_t take = space < 5000 ? space : 5000;
+        take = take < n ? take : n;
+        memcpy(place, bytes, take);
+        CHECK_EQ(p9_server_filled(p->server, take), 0);
+        bytes += take;
+        n -= take;
+    }
+    CHECK_EQ(n, 0);
+}
+
+static void a_large_message_is_read_to_its_place(void)
+{
+    enum { LEN = 50000 };
+    struct peer *p = peer_attached(NULL);
+    static uint8_t payload[LEN], bytes[LEN + 64];
+    struct p9_msg m = {.type = P9_Twrite, .tag = 3, .Twrite = {.fid = 0, .data = {payload, LEN}}};
+    size_t space;
+    for (size_t i = 0; i < LEN; i++)
+        payload[i] = (uint8_t)(i * 7);
+    size_t n = (size_t)p9_encode(&m, bytes, sizeof bytes);
+    p->backend.defer[P9_Twrite] = true;
+    for (uint8_t tag = 3; tag < 5; tag++) { /* the second time in a buffer that was used before */
+        bytes[5] = tag;
+        CHECK(!p9_server_space(p->server, &space));
+        CHECK_EQ(peer_send_bytes(p, bytes, 3), 0);
+        CHECK(!p9_server_space(p->server, &space));
+        CHECK_EQ(peer_send_bytes(p, bytes + 3, 100), 0);
+        CHECK(p9_server_space(p->server, &space));
+        CHECK_EQ(space, n - 103);
+        read_to_place(p, bytes + 103, n - 103);
+        CHECK_EQ(p->backend.n_waiting, 1);
+        const struct p9_data *d = &p->backend.waiting[0]->t->Twrite.data;
+        CHECK_MEM(d->p, d->len, payload, LEN);
+        CHECK_EQ((uintptr_t)d->p % 4096, 0);
+        backend_answer(&p->backend, 0, 0);
+        peer_expect(p, P9_Rwrite, tag);
+    }
+    peer_destroy(p);
+}
+
+static void small_messages_have_no_place(void)
+{
+    struct peer *p = peer_attached(NULL);
+    struct p9_msg m = {.type = P9_Twrite, .tag = 3, .Twrite = {.fid = 0, .data = {"the bytes", 9}}};
+    uint8_t bytes[64];
+    size_t n = (size_t)p9_encode(&m, bytes, sizeof bytes), space;
+    CHECK_EQ(peer_send_bytes(p, bytes, 20), 0);
+    CHECK(!p9_server_space(p->server, &space));
+    CHECK_EQ(peer_send_bytes(p, bytes + 20, n - 20), 0);
+    peer_expect(p, P9_Rwrite, 3);
+    peer_destroy(p);
+}
+
+static void *part_owner;
+
+static void on_send_part(void *user, void *buf, const void *at, size_t len)
+{
+    struct peer *p = user;
+    CHECK(buf == part_owner);
+    p->out = realloc(p->out, p->out_len + len);
+    memcpy(p->out + p->out_len, at, len);
+    p->out_len = p->out_cap = p->out_len + len;
+    free(buf);
+    part_owner = NULL;
+    p9_server_sent(p->server, len);
+}
+
+static void read_in_place(struct p9_request *r)
+{
+    char *buf = malloc(P9_IOHDR + 300);
+    memset(buf + P9_IOHDR, 'x', 300);
+    part_owner = buf;
+    p9_reply_data(r, buf, buf + P9_IOHDR, 300);
+}
+
+static void data_is_sent_from_where_it_lies(void)
+{
+    struct p9_backend table = *backend_table();
+    struct p9_msg m = {.type = P9_Tread, .tag = 7, .Tread = {.fid = 0, .count = 300}};
+    char want[300];
+    memset(want, 'x', sizeof want);
+    table.on[P9_Tread] = read_in_place;
+    for (int with_part = 0; with_part < 2; with_part++) {
+        struct peer *p = peer_create(NULL, &table);
+        send_version(p, 8192, P9_VERSION);
+        peer_expect(p, P9_Rversion, P9_NOTAG);
+        CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 1}), 0);
+        peer_expect(p, P9_Rattach, 1);
+        if (with_part)
+            p9_server_set_send_part(p->server, on_send_part);
+        m.Tread.count = 300;
+        CHECK_EQ(peer_send(p, &m), 0);
+        CHECK_EQ(!part_owner, with_part); /* the transport had it, or the library freed it */
+        peer_expect(p, P9_Rread, 7);
+        CHECK_MEM(p->reply.Rread.data.p, p->reply.Rread.data.len, want, sizeof want);
+        m.Tread.count = 299; /* more than asked for is an error, and the buffer goes */
+        CHECK_EQ(peer_send(p, &m), 0);
+        peer_expect_error(p, 7, EIO);
+        peer_destroy(p);
+    }
+}
+
 static void a_deferred_request_keeps_its_bytes(void)
 {
     struct peer *p = peer_attached(NULL);
@@ -457,6 +564,9 @@ static const struct check_test tests[] = {
     TEST(malformed_messages_kill_the_session),
     TEST(a_tag_in_use_kills_the_session),
     TEST(any_split_of_the_input_works),
+    TEST(a_large_message_is_read_to_its_place),
+    TEST(small_messages_have_no_place),
+    TEST(data_is_sent_from_where_it_lies),
     TEST(a_deferred_request_keeps_its_bytes),
     TEST(missing_handlers_answer_for_themselves),
     TEST(clunk_needs_no_handler_and_remove_frees_the_fid_anyway),
