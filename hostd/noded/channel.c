@@ -67,8 +67,21 @@ void channels_path(const struct channels *c, uint64_t id, uint32_t port, char ou
     snprintf(out, PATH_MAX, "%s/%s/%s", c->path, name, file);
 }
 
-static int remove_sockets(int dir)
+int channels_dir(const struct channels *c, uint64_t id)
 {
+    char name[13];
+    id_name(id, name);
+    int fd = openat(c->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* What is in the directory of a virtual machine. */
+static int remove_files(int dir)
+{
+    static const char *const records[] = {CHANNEL_RECORD, CHANNEL_RECORD ".new"};
+    for (size_t i = 0; i < sizeof records / sizeof records[0]; i++)
+        if (unlinkat(dir, records[i], 0) < 0 && errno != ENOENT)
+            return -errno;
     for (uint32_t port = 0; port < CHANNEL_PORTS; port++) {
         char file[16];
         port_name(port, file);
@@ -85,7 +98,7 @@ int channels_prepare(const struct channels *c, uint64_t id, uid_t uid, struct er
     if (mkdirat(c->dir, name, 0700) < 0 && errno != EEXIST)
         return err_sys(e, "make %s/%s", c->path, name);
     AUTO_CLOSE int dir = openat(c->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir < 0 || remove_sockets(dir) < 0 || fchown(dir, 0, uid) < 0 || fchmod(dir, 0700) < 0)
+    if (dir < 0 || remove_files(dir) < 0 || fchown(dir, 0, uid) < 0 || fchmod(dir, 0700) < 0)
         return err_sys(e, "prepare %s/%s", c->path, name);
     return 0;
 }
@@ -104,7 +117,7 @@ int channels_remove(const struct channels *c, uint64_t id, struct err *e)
     AUTO_CLOSE int dir = openat(c->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0 && errno == ENOENT)
         return 0;
-    if (dir < 0 || remove_sockets(dir) < 0 || unlinkat(c->dir, name, AT_REMOVEDIR) < 0)
+    if (dir < 0 || remove_files(dir) < 0 || unlinkat(c->dir, name, AT_REMOVEDIR) < 0)
         return err_sys(e, "remove %s/%s", c->path, name);
     return 0;
 }

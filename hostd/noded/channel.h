@@ -17,6 +17,9 @@
 
 #define CHANNEL_PORTS 2u
 
+/* A file beside the sockets: record.h. */
+#define CHANNEL_RECORD "machine"
+
 struct channels;
 
 /* Makes RUN/vm in the directory `run_fd`, whose path is `run`. EPERM when somebody else could
@@ -30,6 +33,8 @@ int channels_prepare(const struct channels *c, uint64_t id, uid_t uid, struct er
 int channels_remove(const struct channels *c, uint64_t id, struct err *e);
 /* There is a directory: something was started, and is not known to be gone. */
 bool channels_exist(const struct channels *c, uint64_t id);
+/* The directory of a virtual machine, or -errno with errno set. The caller's. */
+int channels_dir(const struct channels *c, uint64_t id);
 /* Path of a socket. */
 void channels_path(const struct channels *c, uint64_t id, uint32_t port, char out[PATH_MAX]);
 /* A connected, non-blocking descriptor. ECONNREFUSED when nobody listens, EAGAIN when another

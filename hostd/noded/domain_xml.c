@@ -14,9 +14,15 @@
 // - `relabel='no'`: space-noded gives the disk to the uid itself. libvirt would leave its
 // book-keeping in extended attributes of
 //   disk.raw, which snapshots would carry to sandboxes of other uids, and those could not start.
+// - The guest's memory is a file that space-noded hands over (qemu_ram.c); libvirt knows nothing of
+// it, and its own memory backend is never touched.
+// - A QEMU that waits for a saved state has the same devices as one that boots; only a kernel it
+// has not, since that came into the memory once and for all.
 // - Whatever ends the guest (power-off, reboot, panic) ends the domain: space-hostd decides what
 // comes next.
 #include "hostd/noded/domain_xml.h"
+
+#include "hostd/noded/ram_wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +70,11 @@ static void put(FILE *f, const char *before, const char *text, const char *after
 
 static void put_boot(FILE *f, const struct domain_spec *spec)
 {
-    fputs("<os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type>", f);
+    fputs("<os><type arch='x86_64' machine='" DOMAIN_MACHINE "'>hvm</type>", f);
+    if (!spec->kernel) {
+        fputs("</os>\n", f);
+        return;
+    }
     put(f, "<kernel>", spec->kernel, "</kernel>");
     put(f, "<initrd>", spec->initrd, "</initrd>");
     fprintf(f, "<cmdline>%s%s%s</cmdline></os>\n", CMDLINE,
@@ -77,7 +87,7 @@ static void put_cpu(FILE *f, const struct domain_spec *spec)
     if (spec->accel == NODED_TCG)
         fprintf(f, "<tcg><tb-cache unit='MiB'>%d</tb-cache></tcg>", TB_CACHE_MIB);
     fputs("</features>\n<cpu mode='custom' match='exact' check='none'><model "
-          "fallback='forbid'>Nehalem</model></cpu>\n",
+          "fallback='forbid'>" DOMAIN_CPU "</model></cpu>\n",
           f);
     fputs("<clock offset='utc'><timer name='hpet' present='no'/></clock>\n", f);
 }
@@ -116,6 +126,21 @@ static void put_rest(FILE *f)
           f);
 }
 
+/* Two backends cannot be one memory: the later -machine wins. */
+static void put_memory(FILE *f, const struct domain_spec *spec)
+{
+    fprintf(f,
+            "<qemu:commandline><qemu:arg value='-object'/><qemu:arg "
+            "value='memory-backend-file,id=ram0,size=%llu,mem-path=" RAM_PLACEHOLDER
+            ",share=on'/><qemu:arg value='-machine'/><qemu:arg value='memory-backend=ram0'/>\n",
+            (unsigned long long)spec->memory);
+    if (!spec->kernel)
+        fputs("<qemu:arg value='-incoming'/><qemu:arg value='defer'/>\n", f);
+    put(f, "<qemu:env name='LD_PRELOAD' value='", spec->library, "'/>");
+    put(f, "<qemu:env name='" RAM_SOCKET_ENV "' value='", spec->ram_socket, "'/>");
+    fputs("</qemu:commandline>\n", f);
+}
+
 char *domain_xml(const struct domain_spec *spec)
 {
     char *text = NULL;
@@ -123,10 +148,12 @@ char *domain_xml(const struct domain_spec *spec)
     FILE *f = open_memstream(&text, &size);
     if (!f)
         return NULL;
-    fprintf(f, "<domain type='%s'>", spec->accel == NODED_KVM ? "kvm" : "qemu");
+    fprintf(f, "<domain type='%s' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>",
+            spec->accel == NODED_KVM ? "kvm" : "qemu");
     put(f, "<name>", spec->name, "</name>\n");
     fprintf(f, "<memory unit='b'>%llu</memory><vcpu>%u</vcpu>\n", (unsigned long long)spec->memory,
             spec->vcpus);
+    fputs("<genid/>\n", f);
     put_boot(f, spec);
     put_cpu(f, spec);
     fputs("<on_poweroff>destroy</on_poweroff><on_reboot>destroy</on_reboot><on_crash>destroy</"
@@ -137,8 +164,10 @@ char *domain_xml(const struct domain_spec *spec)
     put_rest(f);
     fprintf(f,
             "</devices>\n<seclabel type='static' model='dac' "
-            "relabel='no'><label>+%u:+%u</label></seclabel>\n</domain>\n",
+            "relabel='no'><label>+%u:+%u</label></seclabel>\n",
             (unsigned)spec->uid, (unsigned)spec->gid);
+    put_memory(f, spec);
+    fputs("</domain>\n", f);
     if (fclose(f) != 0) {
         free(text);
         return NULL;

@@ -8,12 +8,20 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* What a saved state depends on: `meta` of a head names them (docs/protocol/head.md). Whoever
+ * changes the devices below changes DOMAIN_DEVICES, too. */
+#define DOMAIN_MACHINE "pc-q35-7.2"
+#define DOMAIN_CPU     "Nehalem"
+#define DOMAIN_DEVICES "1 blk:2 serial:3 rng:4 genid pvpanic"
+
 struct domain_spec {
-    const char *name; /* of the domain */
-    const char *kernel, *initrd;
-    const char *disk;      /* NULL: none */
-    const char *socket[2]; /* space.0 and space.1 */
-    uint64_t memory;       /* bytes */
+    const char *name;            /* of the domain */
+    const char *kernel, *initrd; /* NULL: it waits for a state to load */
+    const char *library;         /* qemu_ram.c */
+    const char *ram_socket;      /* where that asks for the guest's memory */
+    const char *disk;            /* NULL: none */
+    const char *socket[2];       /* space.0 and space.1 */
+    uint64_t memory;             /* bytes */
     uint32_t vcpus;
     enum noded_accel accel;
     uid_t uid;

@@ -17,6 +17,7 @@
 #include <sys/utsname.h>
 
 #define KVM_NODE      "/dev/kvm"
+#define HOST_LIBRARY  "space-qemu-ram.so"
 #define LIBVIRT_STATE "/var/lib/libvirt/qemu"
 
 static gid_t kvm_group(void)
@@ -68,6 +69,34 @@ void host_prepare(void)
 {
     prepare_kvm();
     prepare_libvirt_state();
+}
+
+/* Every directory on the way can be traversed, and the file be read, by all. */
+static bool open_to_all(const char *path)
+{
+    char part[PATH_MAX];
+    struct stat st;
+    str_copy(part, sizeof part, path);
+    if (stat(part, &st) < 0 || !(st.st_mode & 0004))
+        return false;
+    for (char *slash; (slash = strrchr(part, '/')) && slash != part;) {
+        *slash = 0;
+        if (stat(part, &st) < 0 || !(st.st_mode & 0001))
+            return false;
+    }
+    return true;
+}
+
+void host_find_library(char out[PATH_MAX])
+{
+    char self[PATH_MAX] = "";
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !strrchr(self, '/'))
+        str_copy(self, sizeof self, "/");
+    *strrchr(self, '/') = 0;
+    snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 32, self, HOST_LIBRARY);
+    if (!open_to_all(out))
+        log_warn("%s is not there, or not to be read by every user: no virtual machine will start",
+                 out);
 }
 
 static bool kvm_usable(gid_t gid)

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -33,6 +34,10 @@ void host_prepare(void);
 
 /* Removes the log of a domain that will not come again. Failure is no harm. */
 void host_remove_qemu_log(const char *domain);
+
+/* The path of the library for QEMU, which lies beside this program. A warning when QEMU's users
+ * cannot read it. */
+void host_find_library(char out[PATH_MAX]);
 
 /* Reads the facts. Never fails: what is unknown is 0 or empty. */
 void host_read_facts(struct host_facts *out);

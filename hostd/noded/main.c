@@ -11,10 +11,13 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "hostd/noded/channel.h"
+#include "hostd/noded/head.h"
 #include "hostd/noded/isolate.h"
+#include "hostd/noded/memory.h"
 #include "hostd/noded/node.h"
 #include "hostd/noded/pool.h"
 #include "hostd/noded/queue.h"
+#include "hostd/noded/ramfd.h"
 #include "hostd/noded/rundir.h"
 #include "hostd/noded/server.h"
 #include "hostd/noded/slots.h"
@@ -118,7 +121,10 @@ static int open_parts(struct noded *d, struct err *e)
     host_prepare();
     host_read_facts(&n->facts);
     AUTO_CLOSE int run = rundir_open(n->config.run, user, e);
+    host_find_library(n->library);
     rc = run < 0 ? run : channels_open(run, n->config.run, &n->channels, e);
+    if (rc == 0)
+        rc = ramfds_open(run, n->config.run, &n->ramfds, e);
     if (rc == 0)
         rc = pool_open(n->config.pool, &n->pool, e);
     if (rc == 0)
@@ -210,6 +216,12 @@ static int run(const char *config, struct err *e)
     signal(SIGPIPE, SIG_IGN);
     setenv("UV_THREADPOOL_SIZE", TO_TEXT(QUEUE_THREADS), 1);
     raise_file_limit();
+    d->node.heads = heads_create();
+    if (!d->node.heads)
+        return err_set(e, ENOMEM, "start: out of memory");
+    rc = memory_open(d->node.config.uid_base, d->node.config.uid_count, &d->node.memory, e);
+    if (rc < 0)
+        return rc;
     uv_loop_init(&d->loop);
     rc = open_parts(d, e);
     const char *const writable[] = {d->node.config.pool, d->node.config.run, HOST_LIBVIRT_LOGS,

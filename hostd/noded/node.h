@@ -7,8 +7,13 @@
 #include "base/config.h"
 #include "hostd/noded/host.h"
 
+#include <limits.h>
+
 struct channels;
+struct heads;
+struct memory;
 struct pool;
+struct ramfds;
 struct slots;
 struct vms;
 
@@ -17,8 +22,12 @@ struct vms;
 struct node {
     struct config config;
     struct host_facts facts;
+    char library[PATH_MAX]; /* that each QEMU loads: qemu_ram.c */
     struct pool *pool;
     struct channels *channels;
+    struct heads *heads;
+    struct memory *memory;
+    struct ramfds *ramfds;
     struct slots *slots;
     struct vms *vms;
 };

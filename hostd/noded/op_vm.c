@@ -15,15 +15,21 @@
 #include "base/log.h"
 #include "hostd/noded/channel.h"
 #include "hostd/noded/domain_xml.h"
+#include "hostd/noded/head.h"
 #include "hostd/noded/memfd.h"
+#include "hostd/noded/memory.h"
 #include "hostd/noded/pool.h"
+#include "hostd/noded/ramfd.h"
+#include "hostd/noded/record.h"
 #include "hostd/noded/slots.h"
 #include "hostd/noded/vm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Gives back what a start took. The domain must be gone. */
 static int release(struct node *n, uint64_t id, struct err *e)
@@ -74,7 +80,70 @@ static int take(struct node *n, const struct noded_request *q, struct err *e)
     return rc;
 }
 
+/* ---- memory ---- */
+
+/* Memory for a boot: a sparse file that nobody else has; what a head left in the object is gone. */
+static int fresh_ram(struct node *n, const struct noded_request *q, int *ret_fd, struct err *e)
+{
+    struct pool_object o = {NODED_SANDBOX, q->id};
+    static const enum noded_file old[] = {NODED_STATE, NODED_META, NODED_RAM};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof old / sizeof old[0] && rc == 0; i++)
+        rc = pool_file_remove(n->pool, o, old[i], e);
+    AUTO_CLOSE int fd = -1;
+    if (rc == 0)
+        rc = pool_file_open(n->pool, o, NODED_RAM, true, &fd, e);
+    if (rc == 0 && ftruncate(fd, (off_t)q->memory) < 0)
+        rc = err_sys(e, "start sandbox %012llx: make its memory", (unsigned long long)q->id);
+    return rc < 0 ? rc : pool_file_open(n->pool, o, NODED_RAM, false, ret_fd, e);
+}
+
+/* A probe has no object. */
+static int probe_ram(const struct noded_request *q, int *ret_fd, struct err *e)
+{
+    AUTO_CLOSE int fd = memfd_create("probe", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)q->memory) < 0)
+        return err_sys(e, "probe: make its memory");
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
+/*
+ * The base's own inode, so that all that map it share its pages. The sandbox's object keeps a
+ * reflink of it and of its page table, which captures start from, also when the base is deleted;
+ * but never a state: that of a head would not fit the disk for long.
+ */
+static int base_ram(struct node *n, const struct noded_request *q, const struct head *h,
+                    int *ret_fd, struct err *e)
+{
+    struct pool_object o = {NODED_SANDBOX, q->id};
+    struct head_id has = {0};
+    AUTO_CLOSE int meta = -1;
+    int rc = pool_file_remove(n->pool, o, NODED_STATE, e);
+    if (rc == 0 && pool_file_open(n->pool, o, NODED_META, false, &meta, NULL) == 0)
+        has = head_id_of(meta);
+    if (rc == 0 && !head_id_equal(&has, &h->m.id)) {
+        rc = pool_file_clone(n->pool, h->object, o, NODED_RAM, e);
+        if (rc == 0)
+            rc = pool_file_clone(n->pool, h->object, o, NODED_META, e);
+    }
+    if (rc == 0)
+        *ret_fd = fcntl(h->ram, F_DUPFD_CLOEXEC, 0);
+    return rc;
+}
+
+static int find_ram(struct node *n, const struct noded_request *q, const struct head *h,
+                    int *ret_fd, struct err *e)
+{
+    return q->flags & NODED_PROBE      ? probe_ram(q, ret_fd, e)
+           : q->flags & NODED_INCOMING ? base_ram(n, q, h, ret_fd, e)
+                                       : fresh_ram(n, q, ret_fd, e);
+}
+
+/* ---- the domain ---- */
+
 struct paths {
+    char ram[PATH_MAX];
     char kernel[PATH_MAX], initrd[PATH_MAX], disk[PATH_MAX], socket[CHANNEL_PORTS][PATH_MAX];
 };
 
@@ -105,20 +174,25 @@ static uint64_t memory_limit(const struct node *n, const struct noded_request *q
     return n->facts.memory_limits ? q->memory + q->memory / 32 + (512ull << 20) : 0;
 }
 
-static int create_domain(struct node *n, const struct noded_request *q, struct err *e)
+static int create_domain(struct node *n, const struct noded_request *q, const struct ramfd *ram,
+                         struct err *e)
 {
+    bool waits = q->flags & NODED_INCOMING;
     char name[64];
     AUTO_FREE struct paths *p = calloc(1, sizeof *p);
     if (!p)
         return err_set(e, ENOMEM, "start sandbox %012llx: out of memory",
                        (unsigned long long)q->id);
     find_paths(n, q, p);
+    ramfd_path(ram, p->ram);
     vms_name(n->vms, q->id, name);
     uid_t uid = n->config.uid_base + q->slot;
     AUTO_FREE char *xml = domain_xml(&(struct domain_spec){
         .name = name,
-        .kernel = p->kernel,
-        .initrd = p->initrd,
+        .kernel = waits ? NULL : p->kernel,
+        .initrd = waits ? NULL : p->initrd,
+        .library = n->library,
+        .ram_socket = p->ram,
         .disk = q->flags & NODED_PROBE ? NULL : p->disk,
         .socket = {p->socket[0], p->socket[1]},
         .memory = q->memory,
@@ -132,28 +206,70 @@ static int create_domain(struct node *n, const struct noded_request *q, struct e
     if (!xml)
         return err_set(e, ENOMEM, "start sandbox %012llx: out of memory",
                        (unsigned long long)q->id);
-    return vms_start(n->vms, q->id, xml, memory_limit(n, q), e);
+    return vms_start(n->vms, q->id, xml, memory_limit(n, q), waits, e);
+}
+
+/* Starts QEMU with the memory `fd`; *ret is where it is. */
+static int start_domain(struct node *n, const struct noded_request *q, int fd,
+                        struct memory_target *ret, struct err *e)
+{
+    struct ramfd *ram = NULL;
+    *ret = (struct memory_target){.uid = n->config.uid_base + q->slot, .length = q->memory};
+    int rc = ramfd_start(n->ramfds, q->id, ret->uid, fd, q->memory, &ram, e);
+    if (rc < 0)
+        return rc;
+    rc = create_domain(n, q, ram, e);
+    int mapped = ramfd_finish(ram, &ret->address, &ret->pid);
+    if (rc == 0 && mapped < 0)
+        rc = err_set(e, EIO,
+                     "start sandbox %012llx: its QEMU did not ask for its memory: see its log in "
+                     "/var/log/libvirt/qemu, and whether %s can be read by every user",
+                     (unsigned long long)q->id, n->library);
+    return rc < 0 ? rc : memory_identify(n->memory, ret, e);
+}
+
+static int start(struct node *n, const struct noded_request *q, const struct head *h, struct err *e)
+{
+    AUTO_CLOSE int ram = -1;
+    bool waits = q->flags & NODED_INCOMING;
+    struct record r = {.version = RECORD_VERSION,
+                       .phase = waits ? RECORD_WAITS : RECORD_RUNS,
+                       .vcpus = q->vcpus,
+                       .accel = q->accel};
+    if (waits) {
+        r.base = h->m.id;
+        vms_expect(n->vms, q->id, 1, 0);
+    }
+    int rc = find_ram(n, q, h, &ram, e);
+    if (rc == 0)
+        rc = start_domain(n, q, ram, &r.target, e);
+    if (rc == 0 && waits)
+        rc = op_head_prepare(n, q->id, e);
+    return rc < 0 ? rc : record_write(n->channels, q->id, &r, e);
 }
 
 /* Runs QEMU under a uid that is nobody else's, with one disk, two sockets and a kernel from fixed
- * places, and no network. */
+ * places, memory that is nobody else's to write, and no network. */
 int op_vm_start(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
                 struct err *e)
 {
+    AUTO_HEAD struct head h = HEAD_INIT;
     int rc = vms_active(n->vms, q->id, e);
     if (rc > 0)
         return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already",
                        (unsigned long long)q->id);
     if (rc == 0 && slots_find(n->slots, q->id) != UINT32_MAX)
         rc = release(n, q->id, e); /* of one that is gone, and not looked at yet */
+    if (rc == 0 && (q->flags & NODED_INCOMING))
+        rc = op_head_open(n, q, &h, e);
     if (rc < 0)
         return rc;
     rc = take(n, q, e);
     if (rc == 0)
-        rc = create_domain(n, q, e);
+        rc = start(n, q, &h, e);
     if (rc < 0 && slots_find(n->slots, q->id) == q->slot) {
         struct err why = {0};
-        if (op_vm_reap(n, q, rep, ret_fd, &why) < 0)
+        if (op_vm_kill(n, q, rep, ret_fd, &why) < 0)
             log_warn("after a failed start: %s", why.msg);
     }
     return rc;
@@ -195,9 +311,13 @@ int op_vm_stats(struct node *n, const struct noded_request *q, struct noded_repl
                 struct err *e)
 {
     (void)ret_fd;
+    struct record r;
+    uint64_t anon;
     bool running = false;
     int rc = vms_stats(n->vms, q->id, &rep->stats.cpu_nsec, &rep->stats.rss_bytes, &running, e);
     rep->stats.running = running;
+    if (rc == 0 && record_read(n->channels, q->id, &r, NULL) == 0)
+        memory_pss(n->memory, &r.target, &rep->stats.rss_bytes, &anon, NULL); /* else its RSS */
     return rc;
 }
 
@@ -206,9 +326,19 @@ struct listing {
     struct memfd text;
 };
 
+/* What libvirt takes for paused may be waiting for its first state. */
+static const char *refine_state(const struct node *n, uint64_t id, const char *state)
+{
+    struct record r;
+    if (strcmp(state, "paused") != 0 || record_read(n->channels, id, &r, NULL) < 0)
+        return state;
+    return r.phase == RECORD_WAITS ? "waiting" : r.phase == RECORD_LOADS ? "other" : state;
+}
+
 static void list_one(void *user, uint64_t id, const char *state)
 {
     struct listing *l = user;
+    state = refine_state(l->node, id, state);
     memfd_add(&l->text, "%012llx %s %u\n", (unsigned long long)id, state,
               slots_find(l->node->slots, id));
 }

@@ -64,13 +64,29 @@ static const struct op ops[] = {
                          .ordered = true},
     [NODED_VM_START] = {.name = "vm-start",
                         .run = op_vm_start,
-                        .fields = OP_SANDBOX | OP_MACHINE,
-                        .flags = NODED_PROBE,
+                        .fields = OP_SANDBOX | OP_MACHINE | OP_BASE,
+                        .flags = NODED_PROBE | NODED_INCOMING,
                         .lane = LANE_VM,
                         .limit_msec = SECONDS(90),
                         .ordered = true,
                         .needs_libvirt = true,
-                        .undone = true},
+                        .undo = &op_kill},
+    [NODED_VM_CAPTURE] = {.name = "vm-capture",
+                          .run = op_vm_capture,
+                          .fields = OP_CAPTURE,
+                          .lane = LANE_VM,
+                          .limit_msec = SECONDS(90),
+                          .ordered = true,
+                          .needs_libvirt = true,
+                          .undo = &op_remove},
+    [NODED_VM_LOAD] = {.name = "vm-load",
+                       .run = op_vm_load,
+                       .fields = OP_SANDBOX | OP_HEAD,
+                       .flags = NODED_OWN_DISK,
+                       .lane = LANE_VM,
+                       .limit_msec = SECONDS(90),
+                       .ordered = true,
+                       .needs_libvirt = true},
     [NODED_VM_KILL] = {.name = "vm-kill",
                        .run = op_vm_kill,
                        .fields = OP_SANDBOX,
@@ -118,6 +134,11 @@ const struct op op_kill = {.name = "kill",
                            .lane = LANE_END,
                            .ordered = true,
                            .ends = true};
+const struct op op_remove = {.name = "remove",
+                             .run = op_object_delete,
+                             .fields = OP_OBJECT,
+                             .lane = LANE_POOL,
+                             .ordered = true};
 const struct op op_interrupt = {
     .name = "interrupt", .run = op_vm_interrupt, .fields = OP_SANDBOX, .lane = LANE_END};
 const struct op op_reap = {
@@ -133,31 +154,50 @@ static int bad(struct err *e, int code, const struct op *op, const char *field, 
     return err_set(e, code, "%s: %s cannot be %llu", op->name, field, (unsigned long long)value);
 }
 
+static bool is_id(uint64_t id)
+{
+    return id && id <= ID_MAX;
+}
+
+/* A template or snapshot: what a head can be. */
+static bool is_head(uint32_t kind)
+{
+    return kind == NODED_TEMPLATE || kind == NODED_SNAPSHOT;
+}
+
+/* kind2, id2 */
+static int check_source(const struct op *op, const struct noded_request *q, struct err *e)
+{
+    bool head = (op->fields & OP_HEAD) || ((op->fields & OP_BASE) && (q->flags & NODED_INCOMING));
+    bool capture = op->fields & OP_CAPTURE;
+    if (!head && !capture && !(op->fields & OP_SOURCE))
+        return q->kind2 || q->id2 ? bad(e, EINVAL, op, "kind2 or id2", q->id2) : 0;
+    if (head      ? !is_head(q->kind2)
+        : capture ? q->kind2 && q->kind2 != NODED_SANDBOX
+                  : q->kind2 < NODED_TEMPLATE || q->kind2 > NODED_SNAPSHOT)
+        return bad(e, EINVAL, op, "kind2", q->kind2);
+    return is_id(q->id2) ? 0 : bad(e, EINVAL, op, "id2", q->id2);
+}
+
 static int check_object(const struct op *op, const struct noded_request *q, struct err *e)
 {
-    bool any = op->fields & OP_OBJECT;
+    bool any = op->fields & OP_OBJECT, head = op->fields & OP_CAPTURE;
     uint32_t only = op->fields & OP_SANDBOX    ? NODED_SANDBOX
                     : op->fields & OP_TEMPLATE ? NODED_TEMPLATE
                                                : 0;
-    if (any && (q->kind < NODED_TEMPLATE || q->kind > NODED_SNAPSHOT))
+    if (any    ? q->kind < NODED_TEMPLATE || q->kind > NODED_SNAPSHOT
+        : head ? !is_head(q->kind)
+               : q->kind && q->kind != only)
         return bad(e, EINVAL, op, "kind", q->kind);
-    if (!any && q->kind && q->kind != only)
-        return bad(e, EINVAL, op, "kind", q->kind);
-    if (any || only ? !q->id || q->id > ID_MAX : q->id != 0)
+    if (any || head || only ? !is_id(q->id) : q->id != 0)
         return bad(e, EINVAL, op, "id", q->id);
-    if (op->fields & OP_SOURCE) {
-        if (q->kind2 < NODED_TEMPLATE || q->kind2 > NODED_SNAPSHOT)
-            return bad(e, EINVAL, op, "kind2", q->kind2);
-        if (!q->id2 || q->id2 > ID_MAX)
-            return bad(e, EINVAL, op, "id2", q->id2);
-        return 0;
-    }
-    return q->kind2 || q->id2 ? bad(e, EINVAL, op, "kind2 or id2", q->id2) : 0;
+    return check_source(op, q, e);
 }
 
 static int check_values(const struct op *op, const struct noded_request *q, struct err *e)
 {
-    if (q->flags & ~op->flags)
+    if ((q->flags & ~op->flags) ||
+        (q->flags & (NODED_PROBE | NODED_INCOMING)) == (NODED_PROBE | NODED_INCOMING))
         return bad(e, EINVAL, op, "flags", q->flags);
     if (op->fields & OP_FILE ? q->file < NODED_DISK || q->file > NODED_META : q->file != 0)
         return bad(e, EINVAL, op, "file", q->file);
@@ -193,4 +233,12 @@ int op_check(const struct op *op, const struct node *n, const struct noded_reque
     if (rc == 0)
         rc = check_values(op, q, e);
     return rc < 0 ? rc : check_machine(op, n, q, e);
+}
+
+uint64_t op_key(const struct op *op, const struct noded_request *q)
+{
+    uint64_t kind = op->fields & (OP_SANDBOX | OP_CAPTURE) ? NODED_SANDBOX
+                    : op->fields & OP_TEMPLATE             ? NODED_TEMPLATE
+                                                           : q->kind;
+    return kind << 48 | (op->fields & OP_CAPTURE ? q->id2 : q->id);
 }

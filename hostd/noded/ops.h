@@ -27,8 +27,8 @@ struct op {
     bool ends; /* must not wait for a hung operation on its object: op_interrupt goes ahead of it */
     bool
         needs_libvirt; /* refused at once while libvirt is away, whatever still hangs from before */
-    bool undone; /* when it succeeds after its limit, op_kill follows, since the answer was that it
-                    failed */
+    const struct op *undo; /* follows when it succeeds after its limit, since the answer was that it
+                              failed; gets kind and id */
 };
 
 enum op_field {
@@ -40,6 +40,10 @@ enum op_field {
     OP_SIZE = 32,    /* size */
     OP_MACHINE = 64, /* memory vcpus accel slot */
     OP_PORT = 128,   /* port */
+    OP_HEAD = 256,   /* kind2, id2: a template or snapshot */
+    OP_BASE = 512,   /* the same, when flags has NODED_INCOMING */
+    OP_CAPTURE =
+        1024, /* kind, id: a new template or snapshot; id2: a sandbox, whose line it waits in */
 };
 
 /* By number; NULL when there is no such operation. */
@@ -50,10 +54,14 @@ const struct op *op_find(uint32_t number);
 int op_check(const struct op *op, const struct node *n, const struct noded_request *q,
              struct err *e);
 
+/* The object whose line a request waits in. */
+uint64_t op_key(const struct op *op, const struct noded_request *q);
+
 /* Not to be asked for: what space-noded does by itself. All take `id`. */
 extern const struct op op_kill; /* as NODED_VM_KILL */
 extern const struct op
-    op_interrupt;               /* ends the QEMU, so that an operation which hangs on it returns */
-extern const struct op op_reap; /* takes back uid, disk and channels, if its domain is gone */
+    op_interrupt; /* ends the QEMU, so that an operation which hangs on it returns */
+extern const struct op op_remove; /* as NODED_OBJECT_DELETE; takes `kind`, too */
+extern const struct op op_reap;   /* takes back uid, disk and channels, if its domain is gone */
 
 #endif

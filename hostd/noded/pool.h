@@ -58,6 +58,16 @@ int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file f
 int pool_file_install(const struct pool *p, struct pool_object o, enum noded_file file, int from,
                       struct err *e);
 
+/* Makes the file of `to` share all bytes of that of `from`; root's. ENOENT when that has none. */
+int pool_file_clone(const struct pool *p, struct pool_object from, struct pool_object to,
+                    enum noded_file file, struct err *e);
+/* The same for open files; the target is emptied first. `to` is what an error is about. */
+int pool_clone(int from_fd, int to_fd, struct pool_object to, enum noded_file file, struct err *e);
+
+/* Missing is success. */
+int pool_file_remove(const struct pool *p, struct pool_object o, enum noded_file file,
+                     struct err *e);
+
 /* The path that QEMU opens. Fits always. */
 void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file,
                     char out[PATH_MAX]);

@@ -7,8 +7,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #define COPY_CHUNK (1u << 20)
@@ -19,7 +21,7 @@ struct file {
 };
 
 static const struct file files[] = {
-    [NODED_DISK] = {"disk.raw", 0600},  [NODED_RAM] = {"ram.raw", 0600},
+    [NODED_DISK] = {"disk.raw", 0600},  [NODED_RAM] = {"ram.raw", 0400},
     [NODED_STATE] = {"vm.state", 0600}, [NODED_KERNEL] = {"kernel", 0644},
     [NODED_INITRD] = {"initrd", 0644},  [NODED_META] = {"meta", 0600},
 };
@@ -157,6 +159,38 @@ int pool_file_install(const struct pool *p, struct pool_object o, enum noded_fil
     if (to < 0 || lseek(from, 0, SEEK_SET) < 0 || copy(from, to) < 0)
         return file_fail(e, "install", file, o);
     return 0;
+}
+
+int pool_clone(int from_fd, int to_fd, struct pool_object to, enum noded_file file, struct err *e)
+{
+    if (ftruncate(to_fd, 0) < 0 || ioctl(to_fd, FICLONE, from_fd) < 0)
+        return file_fail(e, "copy", file, to);
+    return 0;
+}
+
+int pool_file_clone(const struct pool *p, struct pool_object from, struct pool_object to,
+                    enum noded_file file, struct err *e)
+{
+    AUTO_CLOSE int src_dir = pool_object_open(p, from, "copy a file of", e);
+    AUTO_CLOSE int dst_dir = src_dir < 0 ? -1 : pool_object_open(p, to, "copy a file to", e);
+    if (src_dir < 0 || dst_dir < 0)
+        return src_dir < 0 ? src_dir : dst_dir;
+    AUTO_CLOSE int src = file_open(src_dir, file, O_RDONLY);
+    if (src < 0)
+        return file_fail(e, "open", file, from);
+    AUTO_CLOSE int dst = file_open(dst_dir, file, O_RDWR | O_CREAT);
+    return dst < 0 ? file_fail(e, "open", file, to) : pool_clone(src, dst, to, file, e);
+}
+
+int pool_file_remove(const struct pool *p, struct pool_object o, enum noded_file file,
+                     struct err *e)
+{
+    AUTO_CLOSE int dir = pool_object_open(p, o, "remove a file of", e);
+    if (dir < 0)
+        return dir;
+    return unlinkat(dir, files[file].name, 0) < 0 && errno != ENOENT
+               ? file_fail(e, "remove", file, o)
+               : 0;
 }
 
 int pool_disk_grow(const struct pool *p, uint64_t sandbox, uint64_t size, struct err *e)

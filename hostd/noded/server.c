@@ -61,6 +61,8 @@ struct job {
 
 static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then,
                        bool resync);
+static void submit(struct server *s, const struct op *op, struct conn *c,
+                   const struct noded_request *q, enum noded_vm_event then, bool resync);
 static void broadcast(struct server *s, const struct noded_reply *ev);
 
 /* ---- answers ---- */
@@ -101,6 +103,15 @@ static void job_expired(struct task *t)
     j->conn = NULL;
 }
 
+/* What was refused is taken back. */
+static void undo(struct server *s, const struct job *j)
+{
+    bool any = j->op->undo->fields & OP_OBJECT;
+    struct noded_request q = {
+        .version = NODED_VERSION, .kind = any ? j->req.kind : NODED_SANDBOX, .id = j->req.id};
+    submit(s, j->op->undo, NULL, &q, 0, false);
+}
+
 /* A job of our own is done. */
 static void own_done(struct server *s, struct job *j)
 {
@@ -133,8 +144,8 @@ static void job_done(struct task *t)
         log_info("audit: %s %012llx late result=%d usec=%llu", j->op->name,
                  (unsigned long long)j->req.id, j->rc,
                  (unsigned long long)((uv_hrtime() - j->started) / 1000));
-        if (j->rc == 0 && j->op->undone)
-            submit_own(s, &op_kill, j->req.id, 0, false);
+        if (j->rc == 0 && j->op->undo)
+            undo(s, j);
     }
     cleanup_close(&j->fd);
     free(j);
@@ -148,10 +159,7 @@ static void submit(struct server *s, const struct op *op, struct conn *c,
     struct job *j = calloc(1, sizeof *j);
     if (!j)
         abort(); /* a new process starts with less */
-    uint64_t kind = op->fields & OP_SANDBOX    ? NODED_SANDBOX
-                    : op->fields & OP_TEMPLATE ? NODED_TEMPLATE
-                                               : q->kind;
-    j->task.key = op->ordered ? kind << 48 | q->id : 0;
+    j->task.key = op->ordered ? op_key(op, q) : 0;
     j->task.lane = op->lane;
     j->task.limit_msec = op->limit_msec;
     j->task.work = job_work;

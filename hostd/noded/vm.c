@@ -59,7 +59,8 @@ static void limit_memory(const struct vm *m, uint64_t bytes, uint64_t id)
     log_warn("%s", why.msg); /* the guest's own memory is limited in any case */
 }
 
-int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit, struct err *e)
+int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit, bool paused,
+              struct err *e)
 {
     AUTO_VM struct vm m = {0};
     int rc = vm_find(v, "start", id, &m, e);
@@ -68,7 +69,7 @@ int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit
                        (unsigned long long)id);
     if (rc != -ESRCH)
         return rc;
-    m.dom = virDomainCreateXML(m.use.conn, xml, 0);
+    m.dom = virDomainCreateXML(m.use.conn, xml, paused ? VIR_DOMAIN_START_PAUSED : 0);
     if (!m.dom)
         return vms_fail(&m.use, "start", id, e);
     limit_memory(&m, memory_limit, id);

@@ -39,6 +39,14 @@ struct note {
     enum noded_vm_event what;
 };
 
+/* Events that are not to be told: vms_expect. */
+struct expected {
+    uint64_t id; /* 0: free */
+    int paused, resumed;
+};
+
+#define EXPECTED_MAX 64u
+
 struct vms {
     const char *uri, *prefix;
     struct vms_hooks hooks;
@@ -51,6 +59,7 @@ struct vms {
     virConnectPtr idle[QUEUE_THREADS];
     uint32_t idle_count;
     char qemu[32];
+    struct expected expected[EXPECTED_MAX];
     struct note *first, **last;
 };
 
@@ -114,6 +123,54 @@ static enum noded_vm_event translate(int event, int detail)
     }
 }
 
+/* With the lock. The entry of `id`, or a free one, or NULL. */
+static struct expected *find_expected(struct vms *v, uint64_t id)
+{
+    struct expected *room = NULL;
+    for (uint32_t i = 0; i < EXPECTED_MAX; i++) {
+        if (v->expected[i].id == id)
+            return &v->expected[i];
+        if (!v->expected[i].id)
+            room = &v->expected[i];
+    }
+    return room;
+}
+
+void vms_expect(struct vms *v, uint64_t id, int paused, int resumed)
+{
+    pthread_mutex_lock(&v->lock);
+    struct expected *x = find_expected(v, id);
+    if (x) { /* else they are told, which is no harm */
+        x->id = id;
+        x->paused = x->paused + paused > 0 ? x->paused + paused : 0;
+        x->resumed = x->resumed + resumed > 0 ? x->resumed + resumed : 0;
+        if (!x->paused && !x->resumed)
+            x->id = 0;
+    }
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* Takes an event that was expected, or all of them when the domain ended. */
+static bool take_expected(struct vms *v, uint64_t id, enum noded_vm_event what)
+{
+    bool taken = false;
+    pthread_mutex_lock(&v->lock);
+    struct expected *x = find_expected(v, id);
+    if (x && x->id == id) {
+        int *count = what == NODED_VM_PAUSED ? &x->paused : &x->resumed;
+        if (what == NODED_VM_GONE || what == NODED_VM_CRASHED)
+            x->id = 0;
+        else if ((what == NODED_VM_PAUSED || what == NODED_VM_RESUMED) && *count)
+            taken = (*count)--;
+        if (!x->paused && !x->resumed)
+            x->id = 0;
+        if (!x->id)
+            *x = (struct expected){0};
+    }
+    pthread_mutex_unlock(&v->lock);
+    return taken;
+}
+
 static void on_lifecycle(virConnectPtr conn, virDomainPtr dom, int event, int detail, void *opaque)
 {
     struct vms *v = opaque;
@@ -121,7 +178,7 @@ static void on_lifecycle(virConnectPtr conn, virDomainPtr dom, int event, int de
     enum noded_vm_event what = translate(event, detail);
     (void)conn;
     log_debug("libvirt: domain %s, event %d, detail %d", virDomainGetName(dom), event, detail);
-    if (id && what)
+    if (id && what && !take_expected(v, id, what))
         post(v, NOTE_EVENT, id, what);
 }
 
@@ -173,6 +230,7 @@ static void set_down(struct vms *v)
     virConnectPtr idle[QUEUE_THREADS];
     pthread_mutex_lock(&v->lock);
     v->up = false;
+    memset(v->expected, 0, sizeof v->expected); /* they may be lost */
     uint32_t count = v->idle_count;
     memcpy(idle, v->idle, sizeof idle);
     v->idle_count = 0;

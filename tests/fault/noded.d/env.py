@@ -180,7 +180,8 @@ class Env:
     def make_guest(self):
         """Kernel and modules from Debian's package, and init.c."""
         cache = f"{BUILD}/test-guest"
-        if not os.path.exists(f"{cache}/initrd"):
+        made = f"{cache}/initrd"
+        if not os.path.exists(made) or os.path.getmtime(made) < os.path.getmtime(f"{HERE}/init.c"):
             shutil.rmtree(cache, ignore_errors=True)
             os.makedirs(f"{cache}/tree")
             try:

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A guest for the tests of space-noded: /init that does what a line on space.0 says, also what a
 // real agent never would.
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
@@ -84,6 +86,67 @@ static void disk_size(int port)
     answer(port, text);
 }
 
+/* What must survive in memory: a process that counts, and megabytes that nobody could guess. */
+static volatile unsigned long *count;
+static pid_t counter;
+static unsigned char *held;
+static size_t held_bytes;
+
+static void start_counter(int port)
+{
+    char text[64];
+    if (!counter) {
+        count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        counter = fork();
+        for (; counter == 0; usleep(1000))
+            ++*count;
+    }
+    snprintf(text, sizeof text, "%d %lu\n", (int)counter, *count);
+    answer(port, text);
+}
+
+static unsigned long hash_held(void)
+{
+    unsigned long h = 14695981039346656037ul;
+    for (size_t i = 0; i < held_bytes; i += 8)
+        h = (h ^ *(unsigned long *)(held + i)) * 1099511628211ul;
+    return h;
+}
+
+static void hold(int port, size_t megabytes)
+{
+    char text[64];
+    unsigned long x = 88172645463325252ul ^ (unsigned long)getpid() ^ hash_held();
+    if (megabytes) {
+        munmap(held, held_bytes);
+        held_bytes = megabytes << 20;
+        held = mmap(NULL, held_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+    for (size_t i = 0; megabytes && i < held_bytes; i += 8) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        *(unsigned long *)(held + i) = x;
+    }
+    snprintf(text, sizeof text, "%lx\n", hash_held());
+    answer(port, text);
+}
+
+/* The first bytes of a megabyte of the disk; with something, writes them first. */
+static void word(int port, int megabyte, const char *text)
+{
+    static char block[4096] __attribute__((aligned(4096)));
+    char out[64];
+    int fd = open("/dev/vda", O_RDWR | O_DIRECT);
+    memset(block, 0, sizeof block);
+    snprintf(block, sizeof block, "%.30s", text ? text : "");
+    if (text)
+        (void)!pwrite(fd, block, sizeof block, (off_t)megabyte << 20);
+    memset(block, 0, sizeof block);
+    (void)!pread(fd, block, sizeof block, (off_t)megabyte << 20);
+    close(fd);
+    snprintf(out, sizeof out, "%.30s\n", block);
+    answer(port, out);
+}
+
 static void obey(int port, const char *line)
 {
     if (strcmp(line, "hello") == 0)
@@ -92,6 +155,14 @@ static void obey(int port, const char *line)
         disk_size(port);
     else if (strncmp(line, "fill ", 5) == 0)
         fill(port, atoi(line + 5));
+    else if (strcmp(line, "count") == 0)
+        start_counter(port);
+    else if (strncmp(line, "hold ", 5) == 0)
+        hold(port, (size_t)atoi(line + 5));
+    else if (strncmp(line, "write ", 6) == 0)
+        word(port, atoi(line + 6), strchr(line + 6, ' ') ? strchr(line + 6, ' ') + 1 : "");
+    else if (strncmp(line, "read ", 5) == 0)
+        word(port, atoi(line + 5), NULL);
     else if (strcmp(line, "poweroff") == 0)
         reboot(RB_POWER_OFF);
     else if (strcmp(line, "reboot") == 0)

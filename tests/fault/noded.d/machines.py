@@ -71,6 +71,19 @@ def boot(c, id, slot=0, **fields):
     return g
 
 
+def load(c, id, head, slot, kind=SNAPSHOT, base=None, own_disk=True, **fields):
+    """A new sandbox from a head (kind, head): its QEMU waits on `base` (kind, id), or on the head itself. Answers its guest."""
+    kind2, id2 = base or (kind, head)
+    c.call(OBJECT_SNAPSHOT, kind=SANDBOX, id=id, kind2=kind2, id2=id2)
+    c.start(id, slot=slot, flags=INCOMING, kind2=kind2, id2=id2, **fields)
+    c.call(VM_LOAD, id=id, kind2=kind, id2=head, flags=OWN_DISK if own_disk else 0)
+    return Guest(c, id)
+
+
+def capture(c, id, head, kind=SNAPSHOT):
+    return c.call(VM_CAPTURE, kind=kind, id=head, id2=id).capture()
+
+
 def qemu_pid(id):
     with open(f"/run/libvirt/qemu/{env.PREFIX}-{id:012x}.pid") as f:
         return int(f.read())

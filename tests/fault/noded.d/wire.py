@@ -7,9 +7,9 @@ import struct
 
 TEMPLATE, SANDBOX, SNAPSHOT = 1, 2, 3
 DISK, RAM, STATE, KERNEL, INITRD, META = 1, 2, 3, 4, 5, 6
-(HELLO, OBJECT_CREATE, OBJECT_SNAPSHOT, OBJECT_SEAL, OBJECT_DELETE, OBJECT_LIST, FILE_OPEN, TEMPLATE_KERNEL, DISK_GROW, VM_START, VM_KILL,
- VM_PAUSE, VM_RESUME, VM_STATS, VM_LIST, CHANNEL_OPEN, POOL_STAT) = range(1, 18)
-READ_ONLY, WRITABLE, PROBE = 1, 2, 4
+(HELLO, OBJECT_CREATE, OBJECT_SNAPSHOT, OBJECT_SEAL, OBJECT_DELETE, OBJECT_LIST, FILE_OPEN, TEMPLATE_KERNEL, DISK_GROW, VM_START, VM_CAPTURE,
+ VM_LOAD, VM_KILL, VM_PAUSE, VM_RESUME, VM_STATS, VM_LIST, CHANNEL_OPEN, POOL_STAT) = range(1, 20)
+READ_ONLY, WRITABLE, PROBE, INCOMING, OWN_DISK = 1, 2, 4, 8, 16
 TCG, KVM = 1, 2
 REPLY, EVENT_VM, EVENT_RESYNC = 0, 1, 2
 GONE, CRASHED, PAUSED, RESUMED, IO_ERROR, GUEST_PANIC = 1, 2, 3, 4, 5, 6
@@ -45,6 +45,9 @@ class Reply:
 
     def stats(self):
         return dict(zip(("cpu_nsec", "rss_bytes", "running"), struct.unpack_from("=QQI", self.union)))
+
+    def capture(self):
+        return dict(zip(("pause_nsec", "changed_bytes", "state_bytes"), struct.unpack_from("=QQQ", self.union)))
 
     def pool(self):
         return dict(zip(("size_bytes", "free_bytes"), struct.unpack_from("=QQ", self.union)))
@@ -121,4 +124,4 @@ class Client:
         return e
 
     def start(self, id, slot=0, memory=128 << 20, **fields):
-        return self.call(VM_START, id=id, slot=slot, memory=memory, vcpus=1, accel=TCG, **fields)
+        return self.call(VM_START, **{**dict(id=id, slot=slot, memory=memory, vcpus=1, accel=TCG), **fields})

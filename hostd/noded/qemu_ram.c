@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// A library that is preloaded into each QEMU: its guest's memory becomes a private mapping of a
+// file that QEMU can only read.
+//
+// Theory of operation. QEMU is told that its memory is a shared mapping of RAM_PLACEHOLDER. With
+// the migration capability x-ignore-shared it then leaves that memory out of the device state that
+// it writes and reads. In truth the open of that path is answered with a read-only descriptor
+// from space-noded (ram_wire.h), and the one mapping of it is made private: every QEMU on one base
+// shares its pages, and what the guest writes is anonymous memory of this process, which
+// /proc/PID/pagemap tells apart.
+//
+// QEMU's discard of guest memory (the balloon) first punches a hole into the file, then drops the
+// mapping's pages. The hole is answered with success: dropping the private pages is all there is to
+// do.
+//
+// Whatever fails here ends QEMU with a line in its log: it must not go on with memory of another
+// kind. Runs inside libvirt's sandbox of QEMU, in its only thread at that time.
+#include "hostd/noded/ram_wire.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* What this library stands in front of. _FILE_OFFSET_BITS would rename the short forms. */
+EXPORT int space_open(const char *path, int flags, ...) __asm__("open");
+EXPORT int space_open64(const char *path, int flags, ...) __asm__("open64");
+EXPORT int space_open64_2(const char *path, int flags) __asm__("__open64_2");
+EXPORT void *space_mmap(void *at, size_t length, int prot, int flags, int fd,
+                        off_t offset) __asm__("mmap");
+EXPORT void *space_mmap64(void *at, size_t length, int prot, int flags, int fd,
+                          off_t offset) __asm__("mmap64");
+EXPORT int space_fallocate(int fd, int mode, off_t offset, off_t length) __asm__("fallocate64");
+
+static int ram = -1;    /* the descriptor */
+static int noded = -1;  /* the connection, until it was mapped */
+static uint64_t length; /* bytes of memory */
+
+static _Noreturn void give_up(const char *what)
+{
+    fprintf(stderr, "space-qemu-ram: %s: %s; this QEMU cannot run\n", what, strerror(errno));
+    abort();
+}
+
+static void connect_noded(void)
+{
+    const char *path = getenv(RAM_SOCKET_ENV);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    if (!path || strlen(path) >= sizeof addr.sun_path) {
+        errno = EINVAL;
+        give_up(RAM_SOCKET_ENV);
+    }
+    strcpy(addr.sun_path, path);
+    noded = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (noded < 0 || connect(noded, (struct sockaddr *)&addr, sizeof addr) < 0)
+        give_up(path);
+}
+
+static int receive_ram(void)
+{
+    struct ram_offer offer;
+    union {
+        struct cmsghdr head;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = {&offer, sizeof offer};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(noded, &msg, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = got == (ssize_t)sizeof offer ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (got >= 0)
+        errno = EPROTO;
+    if (!c || c->cmsg_type != SCM_RIGHTS || offer.version != RAM_WIRE_VERSION)
+        give_up("receive the guest's memory from space-noded");
+    int fd;
+    memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    length = offer.length;
+    return fd;
+}
+
+static int open_ram(void)
+{
+    connect_noded();
+    ram = receive_ram();
+    return ram;
+}
+
+static void tell_mapped(void *at)
+{
+    struct ram_mapped m = {
+        .version = RAM_WIRE_VERSION, .address = (uint64_t)(uintptr_t)at, .length = length};
+    if (send(noded, &m, sizeof m, MSG_NOSIGNAL) != (ssize_t)sizeof m)
+        give_up("tell space-noded where the guest's memory is");
+    close(noded);
+    noded = -1;
+}
+
+/* ---- what QEMU calls ---- */
+
+static int open_any(const char *path, int flags, mode_t mode)
+{
+    static int (*next)(const char *, int, ...);
+    if (strcmp(path, RAM_PLACEHOLDER) == 0 && ram < 0)
+        return open_ram();
+    if (!next)
+        next = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open64");
+    return next(path, flags, mode);
+}
+
+static bool takes_mode(int flags)
+{
+    return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE;
+}
+
+int space_open64(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = takes_mode(flags) ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    return open_any(path, flags, mode);
+}
+
+int space_open(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = takes_mode(flags) ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    return open_any(path, flags, mode);
+}
+
+int space_open64_2(const char *path, int flags)
+{
+    return open_any(path, flags, 0);
+}
+
+void *space_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    static void *(*next)(void *, size_t, int, int, int, off_t);
+    if (!next)
+        next = (void *(*)(void *, size_t, int, int, int, off_t))dlsym(RTLD_NEXT, "mmap64");
+    if (fd < 0 || fd != ram)
+        return next(at, bytes, prot, flags, fd, offset);
+    if (noded < 0 || offset != 0 || bytes != length) {
+        errno = EINVAL;
+        give_up("map the guest's memory in another way than space-noded knows");
+    }
+    flags &= ~(MAP_SHARED | MAP_SHARED_VALIDATE | MAP_SYNC);
+    void *got = next(at, bytes, prot, flags | MAP_PRIVATE | MAP_NORESERVE, fd, offset);
+    if (got != MAP_FAILED)
+        tell_mapped(got);
+    return got;
+}
+
+void *space_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    return space_mmap64(at, bytes, prot, flags, fd, offset);
+}
+
+int space_fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+    static int (*next)(int, int, off_t, off_t);
+    if (fd >= 0 && fd == ram)
+        return 0;
+    if (!next)
+        next = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate64");
+    return next(fd, mode, offset, bytes);
+}
+
+/* Huge pages would make a few touched bytes of the emulator's code cache and heap cost 2 MiB. */
+__attribute__((constructor)) static void start(void)
+{
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    unsetenv("LD_PRELOAD");
+}

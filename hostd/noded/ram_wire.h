@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What space-noded and the library inside QEMU (qemu_ram.c) say to each other while a QEMU starts.
+//
+// The library connects to a SOCK_SEQPACKET socket; noded, once it knows the peer's uid, sends one
+// struct ram_offer with the descriptor (SCM_RIGHTS); the library maps it and sends one struct
+// ram_mapped; the connection ends. Both come from one build.
+#ifndef SPACE_NODED_RAM_WIRE_H
+#define SPACE_NODED_RAM_WIRE_H
+
+#include <stdint.h>
+
+#define RAM_WIRE_VERSION 1u
+
+/* The environment of QEMU: the path of the socket. */
+#define RAM_SOCKET_ENV "SPACE_RAM_SOCKET"
+
+/* mem-path of QEMU's memory backend: nothing can ever be there, so that a QEMU without the library
+ * fails. */
+#define RAM_PLACEHOLDER "/proc/space/ram"
+
+struct ram_offer {
+    uint32_t version, unused;
+    uint64_t length; /* bytes of the guest's memory */
+};
+
+struct ram_mapped {
+    uint32_t version, unused;
+    uint64_t address, length; /* of the mapping, in QEMU */
+};
+
+#endif

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The guest's memory on its way into QEMU: see ramfd.h.
+//
+// Theory of operation. libvirt starts QEMU inside one blocking call, and QEMU asks for its memory
+// inside that call: so a thread waits for it, until ramfd_finish wakes it by a pipe. One connection
+// of the right uid is served; others are hung up on.
+#include "hostd/noded/ramfd.h"
+
+#include "hostd/noded/ram_wire.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#define ANSWER_MSEC 20000 /* from the descriptor's arrival until it was mapped */
+
+struct ramfds {
+    int dir;
+    char path[80];
+};
+
+struct ramfd {
+    const struct ramfds *all;
+    char name[13];
+    pthread_t thread;
+    int listener, wake[2], fd;
+    uid_t uid;
+    uint64_t length;
+    /* The thread's, until it has ended. */
+    bool mapped;
+    uint64_t address;
+    pid_t pid;
+};
+
+int ramfds_open(int run_fd, const char *run, struct ramfds **out, struct err *e)
+{
+    AUTO_FREE struct ramfds *r = calloc(1, sizeof *r);
+    if (!r)
+        return err_set(e, ENOMEM, "open %s/ram: out of memory", run);
+    snprintf(r->path, sizeof r->path, "%.64s/ram", run);
+    if (mkdirat(run_fd, "ram", 0711) < 0 && errno != EEXIST)
+        return err_sys(e, "make %s", r->path);
+    struct stat st;
+    AUTO_CLOSE int fd = openat(run_fd, "ram", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(e, "open %s", r->path);
+    if (st.st_uid != 0 || (st.st_mode & 0022))
+        return err_set(e, EPERM, "%s: it must be a directory of root's: remove it", r->path);
+    if (fchmod(fd, 0711) < 0)
+        return err_sys(e, "set the mode of %s", r->path);
+    DIR *dir = fdopendir(dup(fd));
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        unlinkat(fd, d->d_name, 0); /* of an earlier process; `.` and `..` fail */
+    if (dir)
+        closedir(dir);
+    r->dir = steal_fd(&fd);
+    *out = steal_ptr(r);
+    return 0;
+}
+
+void ramfd_path(const struct ramfd *f, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s/%s", f->all->path, f->name);
+}
+
+/* ---- the thread ---- */
+
+static bool readable(const struct ramfd *f, int fd, int msec)
+{
+    struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = f->wake[0], .events = POLLIN}};
+    int n;
+    do
+        n = poll(p, 2, msec);
+    while (n < 0 && errno == EINTR);
+    return n > 0 && p[0].revents;
+}
+
+static bool send_ram(const struct ramfd *f, int conn)
+{
+    struct ram_offer offer = {.version = RAM_WIRE_VERSION, .length = f->length};
+    union {
+        struct cmsghdr head;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec iov = {&offer, sizeof offer};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &f->fd, sizeof(int));
+    return sendmsg(conn, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof offer;
+}
+
+static void serve(struct ramfd *f, int conn)
+{
+    struct ucred peer;
+    struct ram_mapped m;
+    socklen_t len = sizeof peer;
+    if (getsockopt(conn, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != f->uid) {
+        log_warn("audit: refused pid %d of uid %u the memory of sandbox %s", peer.pid, peer.uid,
+                 f->name);
+        return;
+    }
+    if (!send_ram(f, conn) || !readable(f, conn, ANSWER_MSEC) ||
+        recv(conn, &m, sizeof m, 0) != (ssize_t)sizeof m)
+        return;
+    if (m.version != RAM_WIRE_VERSION || m.length != f->length)
+        return;
+    f->address = m.address;
+    f->pid = peer.pid;
+    f->mapped = true;
+}
+
+static void *thread_main(void *arg)
+{
+    struct ramfd *f = arg;
+    while (!f->mapped && readable(f, f->listener, -1)) {
+        AUTO_CLOSE int conn = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (conn >= 0)
+            serve(f, conn);
+    }
+    return NULL;
+}
+
+/* ---- start and end ---- */
+
+static int listen_there(const struct ramfd *f)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0 || (unlinkat(f->all->dir, f->name, 0) < 0 && errno != ENOENT))
+        return -1;
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%s/%s", f->all->path, f->name);
+    /* the process's umask is 077 */
+    if (bind(fd, (struct sockaddr *)&addr, sizeof addr) < 0 ||
+        fchownat(f->all->dir, f->name, f->uid, f->uid, AT_SYMLINK_NOFOLLOW) < 0 ||
+        listen(fd, 4) < 0)
+        return -1;
+    return steal_fd(&fd);
+}
+
+static void drop(struct ramfd *f)
+{
+    unlinkat(f->all->dir, f->name, 0);
+    cleanup_close(&f->listener);
+    cleanup_close(&f->wake[0]);
+    cleanup_close(&f->wake[1]);
+    free(f);
+}
+
+int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, int fd, uint64_t length,
+                struct ramfd **out, struct err *e)
+{
+    struct ramfd *f = calloc(1, sizeof *f);
+    if (!f)
+        return err_set(e, ENOMEM, "start sandbox %012llx: out of memory", (unsigned long long)id);
+    *f = (struct ramfd){
+        .all = r, .listener = -1, .wake = {-1, -1}, .fd = fd, .uid = uid, .length = length};
+    snprintf(f->name, sizeof f->name, "%012llx", (unsigned long long)(id & 0xffffffffffffull));
+    f->listener = listen_there(f);
+    int rc = f->listener < 0 || pipe2(f->wake, O_CLOEXEC) < 0
+                 ? err_sys(e, "make %s/%s", r->path, f->name)
+                 : 0;
+    int error = rc < 0 ? 0 : pthread_create(&f->thread, NULL, thread_main, f);
+    if (error)
+        rc = err_set(e, error, "start sandbox %s: no thread for its memory: %s", f->name,
+                     strerror(error));
+    if (rc < 0) {
+        drop(f);
+        return rc;
+    }
+    *out = f;
+    return 0;
+}
+
+int ramfd_finish(struct ramfd *f, uint64_t *ret_address, pid_t *ret_pid)
+{
+    if (!f)
+        return -ENODATA;
+    cleanup_close(&f->wake[1]); /* wakes it */
+    f->wake[1] = -1;
+    pthread_join(f->thread, NULL);
+    int rc = f->mapped ? 0 : -ENODATA;
+    *ret_address = f->address;
+    *ret_pid = f->pid;
+    drop(f);
+    return rc;
+}

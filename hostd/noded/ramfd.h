@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands a QEMU that starts the descriptor of its guest's memory, and learns where it mapped it.
+//
+// The file is root's and nobody else may open it. The library in QEMU (qemu_ram.c) connects to
+// RUN/ram/ID, which belongs to the virtual machine's uid, and gets a read-only descriptor. The
+// directory RUN/ram can be traversed by all, listed by root only.
+#ifndef SPACE_NODED_RAMFD_H
+#define SPACE_NODED_RAMFD_H
+
+#include "base/err.h"
+
+#include <limits.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ramfds;
+struct ramfd;
+
+/* Makes RUN/ram in the directory `run_fd`, whose path is `run`, and removes what is in it. */
+int ramfds_open(int run_fd, const char *run, struct ramfds **out, struct err *e);
+
+/* Waits, on a thread of its own, for the QEMU of sandbox `id`, and gives it `fd` (read-only; stays
+ * the caller's, until ramfd_finish). */
+int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, int fd, uint64_t length,
+                struct ramfd **out, struct err *e);
+/* The socket's path. */
+void ramfd_path(const struct ramfd *f, char out[PATH_MAX]);
+
+/* Ends the wait. 0: it was mapped at *ret_address by process *ret_pid; -ENODATA: it was not. NULL
+ * is fine (-ENODATA). */
+int ramfd_finish(struct ramfd *f, uint64_t *ret_address, pid_t *ret_pid);
+
+#endif
