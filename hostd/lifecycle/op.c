@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* sandbox.runner while its coroutine is queued and has not begun. */
 #define NOT_YET ((struct co *)(uintptr_t)1)
@@ -277,6 +278,23 @@ static void start_next(struct sandbox *sb)
     }
 }
 
+static void machine_ended(void *user, const struct noded_reply *rep, int fd, bool repeated)
+{
+    (void)user;
+    (void)rep; /* the operation that follows asks again, and tells */
+    (void)repeated;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* What runs may wait for a QEMU that hangs, in space-noded, where no abort reaches it: its end does. */
+static void end_machine(const struct sandbox *sb)
+{
+    struct noded_request req = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
+    if (sb->row.object && sb->slot_taken)
+        noded_send(sb->space->noded, &req, machine_ended, NULL);
+}
+
 void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
 {
     struct op **p = &sb->ops;
@@ -290,6 +308,8 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
         *p = op;
         if (running)
             co_abort(sb->runner);
+        if (running && (op->kind == OP_KILL || op->kind == OP_DESTROY || op->kind == OP_RESTART))
+            end_machine(sb);
     } else {
         while (*p)
             p = &(*p)->next;
