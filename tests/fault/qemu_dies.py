@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# limit: 300
+"""QEMU is killed or hangs at moments of all kinds: the sandbox is failed and says why, start works, what had been said stays readable."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import leftovers
+from lib import *
+
+# Prints a line for ever and tells its number; a reader can tell whether anything is missing.
+STREAM = "i=0; while :; do i=$((i+1)); echo $i; done"
+
+
+def fails_with(box, seconds=30):
+    """Its state becomes failed, and `error` holds a sentence."""
+    box.wait_state("failed", seconds)
+    if len(box.get("error").split()) < 6:
+        fail(f"error holds no sentence: {box.get('error')!r}")
+    refused(errno.ENOTCONN, os.listdir, box.root("etc"))
+
+
+def starts_again(box):
+    box.verb("start")
+    eq("running", box.state)
+    eq("again", box.out("echo again"))
+
+
+def first_qemu(box, seconds=30):
+    """Of a sandbox that is being made: its QEMU as soon as there is one."""
+    return wait_until(lambda: qemu_of(box.get("id")), seconds, "QEMU appears")
+
+
+@check(limit=90)
+def killed_while_a_job_streams():
+    box = Box()
+    job = Job(box, STREAM)
+    stdout = os.open(job.at("stdout"), os.O_RDONLY)
+    waiter = Child(job.wait)
+    reader = Child(read, "proc", box.name, job.name, "stdout")
+    eq(100, len(os.pread(stdout, 100, 1 << 15)), "bytes behind 32 KiB of output")
+    with Events() as events:
+        os.kill(box.qemu(), signal.SIGKILL)
+        events.next(10, kind="state", name=box.name, state="failed")
+        events.next(10, kind="job", name=box.name, job=job.name, status="lost")
+    eq(("value", "lost"), waiter.answer(10))
+    kind, text = reader.answer(60)
+    eq("value", kind, "a reader's end")
+    whole = text.split("\n")[:-1]
+    eq([str(i + 1) for i in range(len(whole))], whole, "lines before the end, none missing")
+    eq(text, job.output(), "who reads again")
+    eq("lost", job.get("status"))
+    os.close(stdout)
+    fails_with(box)
+    starts_again(box)
+    eq(text, job.output(), "and after a new start")
+    job.remove()
+    box.remove()
+
+
+@check(limit=90)
+def killed_while_it_boots():
+    box = Box(wait=False)
+    waiter = Child(os.listdir, box.root("etc"))
+    os.kill(first_qemu(box), signal.SIGKILL)
+    eq(("errno", errno.ENOTCONN), waiter.answer(30))
+    fails_with(box)
+    starter = Child(box.verb, "start")
+    wait_until(lambda: box.state == "starting", 20, "it starts")
+    os.kill(first_qemu(box), signal.SIGKILL)
+    eq("errno", starter.answer(30)[0], "the writer of start")
+    fails_with(box)
+    starts_again(box)
+    box.remove()
+
+
+@check(limit=90)
+def killed_while_it_is_paused():
+    box = Box()
+    job = Job(box, "echo said; sleep 1000")
+    wait_until(lambda: job.get("status") == "running", 10, "the job runs")
+    os.close(os.open(job.at("stdin"), os.O_WRONLY))
+    fd = os.open(job.at("stdout"), os.O_RDONLY)
+    eq(b"said\n", os.read(fd, 100))
+    os.close(fd)
+    box.verb("pause")
+    os.kill(box.qemu(), signal.SIGKILL)
+    eq("lost", job.wait())
+    eq("said\n", job.output())
+    fails_with(box)
+    starts_again(box)
+    box.remove()
+
+
+@check(limit=90)
+def killed_while_a_verb_waits_for_it():
+    box = Box()
+    qemu = box.qemu()
+    os.kill(qemu, signal.SIGSTOP)
+    defer(resume, qemu)
+    verb = Child(box.verb, "pause")
+    verb.blocked()
+    os.kill(qemu, signal.SIGKILL)
+    eq("errno", verb.answer(10)[0], "the verb")
+    fails_with(box)
+    starts_again(box)
+    box.remove()
+
+
+def resume(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+@check(limit=120)
+def kill_ends_one_that_hangs_in_its_own_start():
+    box = Box(wait=False)
+    qemu = first_qemu(box)
+    os.kill(qemu, signal.SIGSTOP)
+    defer(resume, qemu)
+    wait_until(lambda: box.state == "creating", 10)
+    took = millis(box.verb, "kill")
+    at_most(15000, took, "ms until kill was done")
+    eq("stopped", box.state)
+    wait_until(lambda: not os.path.exists(f"/proc/{qemu}"), 5, "its QEMU is gone")
+    starts_again(box)
+    box.remove()
+
+
+@check(limit=120)
+def kill_and_rmdir_end_one_that_hangs():
+    box = Box()
+    os.kill(box.qemu(), signal.SIGSTOP)
+    at_most(15000, millis(box.verb, "kill"), "ms until kill was done")
+    eq("stopped", box.state)
+    starts_again(box)
+    os.kill(box.qemu(), signal.SIGSTOP)
+    at_most(1000, millis(box.remove), "ms for rmdir")
+    leftovers.none(30)
+
+
+@check
+def nothing_is_left_behind():
+    leftovers.none()
+
+
+main()
