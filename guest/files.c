@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
-#include <malloc.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -41,14 +40,6 @@ static void keep_two(const struct root *root)
     syscall(SYS_close_range, PROC_FD + 1, ~0u, 0);
 }
 
-/* Message buffers are reused rather than given back to the kernel, which would have to clear the
- * pages of the next one: under emulation that costs as much as filling them. */
-static void keep_buffers(void)
-{
-    mallopt(M_MMAP_THRESHOLD, 4 << 20);
-    mallopt(M_TRIM_THRESHOLD, 8 << 20);
-}
-
 static void serve(void)
 {
     static struct poll_loop loop;
@@ -65,7 +56,6 @@ static void serve(void)
         log_error("set up io_uring: %s", strerror(-rc));
         _exit(1);
     }
-    keep_buffers();
     while ((rc = port_open(&port, &loop, FILES_PORT, files_backend(), files_backend_config(),
                            &backend)) == -ENOENT)
         if (recv(uevents, text, sizeof text, 0) < 0 && errno != ENOBUFS && errno != EINTR)

@@ -24,6 +24,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -371,6 +372,14 @@ static int find_port(const char *name, char *path, size_t size)
     return rc;
 }
 
+/* Message buffers are reused rather than given back to the kernel, which would have to clear the
+ * pages of the next one: under emulation that costs as much as filling them. */
+static void keep_buffers(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_TRIM_THRESHOLD, 4 << 20);
+}
+
 int port_open(struct port *p, struct poll_loop *l, const char *name,
               const struct p9_backend *backend, const struct p9_server_config *config, void *user)
 {
@@ -378,6 +387,7 @@ int port_open(struct port *p, struct poll_loop *l, const char *name,
     int rc = find_port(name, path, sizeof path);
     if (rc < 0)
         return rc;
+    keep_buffers();
     int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -errno;

@@ -7,7 +7,7 @@
 #include "guest/poll.h"
 
 #define STREAM_SMALL 4096u
-#define STREAM_MAX   (256u * 1024) /* kept unacknowledged; beyond it the job blocks */
+#define STREAM_MAX   (512u * 1024) /* kept unacknowledged; beyond it the job blocks */
 
 /* Memory of all rings together. Beyond it they stay at STREAM_SMALL. */
 struct stream_budget {
