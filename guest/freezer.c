@@ -175,10 +175,17 @@ static int call(struct freezer *f, uint32_t command, freezer_done *done, void *u
 
 int freezer_freeze(struct freezer *f, unsigned msec, freezer_done *done, void *user)
 {
+    f->used = true;
     return call(f, msec, done, user);
 }
 
 int freezer_thaw(struct freezer *f, freezer_done *done, void *user)
 {
+    f->used = false;
     return call(f, 0, done, user);
+}
+
+bool freezer_used(const struct freezer *f)
+{
+    return f->used;
 }

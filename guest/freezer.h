@@ -7,6 +7,8 @@
 #include "guest/poll.h"
 #include "guest/root.h"
 
+#include <stdbool.h>
+
 #define FREEZER_MSEC_MAX 30000
 
 typedef void freezer_done(void *user, int rc);
@@ -17,6 +19,7 @@ struct freezer {
     pid_t pid;
     struct poll_watch watch; /* our end of the socket to the process */
     struct p9_link calls;    /* struct freezer_call, answered in order */
+    bool used;               /* a freeze was asked for, and no thaw since */
 };
 
 /* Starts the process that does it. 0 or -errno. Also called again when it died; waiting calls then
@@ -32,5 +35,7 @@ void freezer_stop(struct freezer *f);
 int freezer_freeze(struct freezer *f, unsigned msec, freezer_done *done, void *user);
 /* `done` gets 0, or -EINVAL when it was not frozen any more. */
 int freezer_thaw(struct freezer *f, freezer_done *done, void *user);
+/* Whether the file system may be frozen by us: it was asked for, and not thawed since. */
+bool freezer_used(const struct freezer *f);
 
 #endif

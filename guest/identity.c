@@ -2,11 +2,8 @@
 // Clock, name, identity, entropy: see identity.h.
 #include "guest/identity.h"
 
-#include "base/cleanup.h"
-
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/random.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -42,15 +39,22 @@ int identity_set_clock(int64_t nsec)
     return clock_settime(CLOCK_REALTIME, &ts) < 0 ? -errno : 0;
 }
 
-int identity_set_hostname(const char *name)
+bool identity_hostname_valid(const char *name)
 {
     size_t n = strlen(name);
-    if (n == 0 || n > 64)
-        return -EINVAL;
+    if (n == 0 || n > IDENTITY_HOSTNAME_MAX)
+        return false;
     for (size_t i = 0; i < n; i++)
         if (!isalnum((unsigned char)name[i]) && !strchr("._-", name[i]))
-            return -EINVAL;
-    return sethostname(name, n) < 0 ? -errno : 0;
+            return false;
+    return true;
+}
+
+int identity_set_hostname(const char *name)
+{
+    if (!identity_hostname_valid(name))
+        return -EINVAL;
+    return sethostname(name, strlen(name)) < 0 ? -errno : 0;
 }
 
 int identity_add_entropy(int random, const void *bytes, size_t len)
@@ -67,31 +71,22 @@ int identity_add_entropy(int random, const void *bytes, size_t len)
     return 0;
 }
 
-/* Replaces the file's content; what is there may be a link, but never a FIFO that would block. */
-static int write_line(const char *path, const char *line, mode_t mode)
+int identity_set_machine_id(int fd, char *map, const char *hex)
 {
     struct stat st;
-    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, mode);
+    char text[IDENTITY_MACHINE_ID + 1];
     if (fd < 0)
-        return -errno;
+        return 0;
+    memcpy(text, hex, IDENTITY_MACHINE_ID - 1);
+    text[IDENTITY_MACHINE_ID - 1] = '\n';
     if (fstat(fd, &st) < 0)
         return -errno;
-    if (!S_ISREG(st.st_mode))
-        return -ENXIO;
-    size_t n = strlen(line);
-    if (ftruncate(fd, 0) < 0)
+    if (st.st_size == IDENTITY_MACHINE_ID && map) {
+        memcpy(map, text, IDENTITY_MACHINE_ID);
+        return 0;
+    }
+    if (pwrite(fd, text, IDENTITY_MACHINE_ID, 0) != IDENTITY_MACHINE_ID ||
+        ftruncate(fd, IDENTITY_MACHINE_ID) < 0)
         return -errno;
-    if (write(fd, line, n) != (ssize_t)n || write(fd, "\n", 1) != 1)
-        return -EIO;
     return 0;
-}
-
-int identity_write_machine_id(const char *hex)
-{
-    return write_line("/etc/machine-id", hex, 0444);
-}
-
-int identity_write_hostname(const char *name)
-{
-    return write_line("/etc/hostname", name, 0644);
 }

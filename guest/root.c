@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "guest/identity.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -138,6 +140,61 @@ static void mount_rest(void)
     chmod("run/lock", 01777);
 }
 
+/* ---- files over files: what a load changes, without a write to the disk ---- */
+
+#define MACHINE_ID     "/etc/machine-id"
+#define BUS_MACHINE_ID "/var/lib/dbus/machine-id"
+#define HOSTNAME       "/etc/hostname"
+#define OUR_MACHINE_ID "/machine-id" /* in the initramfs */
+
+struct covers {
+    int machine_id, bus, hostname; /* mounts that are nowhere yet */
+};
+
+/* Until the host gives another one it is that of the disk. */
+static void make_machine_id(struct root *out)
+{
+    char text[IDENTITY_MACHINE_ID];
+    AUTO_CLOSE int old = open(MACHINE_ID + 1, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    out->machine_id = open(OUR_MACHINE_ID, O_RDWR | O_CREAT | O_CLOEXEC, 0444);
+    if (out->machine_id < 0)
+        return;
+    if (old >= 0 && read(old, text, sizeof text) == (ssize_t)sizeof text)
+        (void)!write(out->machine_id, text, sizeof text);
+    void *map = mmap(NULL, sizeof text, PROT_READ | PROT_WRITE, MAP_SHARED, out->machine_id, 0);
+    out->machine_id_map = map == MAP_FAILED ? NULL : map;
+}
+
+/* In the initramfs still, in the new root's directory. */
+static void covers_prepare(struct covers *c, struct root *out)
+{
+    int made = open(MACHINE_ID + 1, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0444);
+    if (made >= 0) /* something to mount over; no host name is needed where there is none */
+        close(made);
+    make_machine_id(out);
+    c->machine_id = clone_mount(OUR_MACHINE_ID);
+    c->bus = clone_mount(OUR_MACHINE_ID);
+    c->hostname = clone_mount("/proc/sys/kernel/hostname");
+}
+
+/* Takes the mount; without it when the root has no such file. */
+static void cover(int mount, const char *path, bool links)
+{
+    struct stat st;
+    if ((links ? stat(path, &st) : lstat(path, &st)) == 0 && S_ISREG(st.st_mode) &&
+        syscall(SYS_move_mount, mount, "", AT_FDCWD, path,
+                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_SYMLINKS) < 0)
+        log_warn("mount over %s: %s", path, strerror(errno));
+    close(mount);
+}
+
+static void covers_place(const struct covers *c)
+{
+    cover(c->machine_id, MACHINE_ID, true);
+    cover(c->bus, BUS_MACHINE_ID, false); /* most have a link to the other */
+    cover(c->hostname, HOSTNAME, true);
+}
+
 static int enter(void)
 {
     if (mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 || chdir("/") < 0)
@@ -174,7 +231,8 @@ static int stay(struct root *out, struct err *e)
 
 int root_switch(struct root *out, struct err *e)
 {
-    *out = (struct root){-1, -1, -1, -1, -1, -1, -1, -1, -1};
+    struct covers covers;
+    *out = (struct root){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, NULL};
     if (!has_disk())
         return stay(out, e);
     int rc = wait_for_disk();
@@ -192,9 +250,11 @@ int root_switch(struct root *out, struct err *e)
         return rc;
     restrict_mount(out->tree);
     mount_rest();
+    covers_prepare(&covers, out);
     rc = enter();
     if (rc < 0)
         return err_set(e, -rc, "switch to the root file system: %s", strerror(-rc));
+    covers_place(&covers);
     open_rest(out);
     return 0;
 }

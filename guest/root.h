@@ -17,6 +17,10 @@ struct root {
     int stat;   /* /proc/stat */
     int memory; /* /proc/meminfo */
     int random; /* the random generator's device */
+    /* A file of ours that lies over /etc/machine-id, and its memory: what changes with every load
+     * must not cost a write to the disk, and must also change where the disk cannot be written. */
+    int machine_id;
+    char *machine_id_map;
 };
 
 /* Mounts /proc, /sys and /dev of the initramfs. Returns 0 or -errno. */

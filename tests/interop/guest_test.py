@@ -67,8 +67,8 @@ def until(stream, text, wanted):
 class Guest:
     """A VM with sessions on both ports, and jobs."""
 
-    def __init__(self):
-        self.vm = guest_vm.Vm()
+    def __init__(self, vm=None):
+        self.vm = vm or guest_vm.Vm()
         self.next_id = 1000
         try:
             self.control_client, self.control = self.vm.control()
@@ -912,15 +912,16 @@ def power_off(g):
         eq(text, run(["debugfs", "-R", f"cat /{name}", image], check=True, capture_output=True, text=True).stdout)
 
 
-def main():
+def run_tests(tests, make):
+    """Runs those that the arguments choose with the guest that make() gives. The exit status."""
     if os.geteuid() != 0:
         print("0 passed, 0 failed, 1 skipped")
         print("needs root", file=sys.stderr)
         return 77
-    chosen = [t for t in TESTS if len(sys.argv) == 1 or any(a in t.__name__ for a in sys.argv[1:])]
+    chosen = [t for t in tests if len(sys.argv) == 1 or any(a in t.__name__ for a in sys.argv[1:])]
     passed = failed = skipped = 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    g = Guest()
+    g = make()
     print(f"hello {g.hello:.2f} s after QEMU was started")
     try:
         for t in chosen:
@@ -946,4 +947,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(TESTS, Guest))
