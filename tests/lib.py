@@ -591,7 +591,7 @@ class Child:
                 state = f.read().rsplit(") ", 1)[1].split()[0]
             with open(f"/proc/{self.pid}/wchan") as f:
                 where = f.read()
-            return state in "SD" and ("fuse" in where or "request_wait" in where)
+            return state in "SD" and any(part in where for part in ("fuse", "request_wait", "folio_wait"))  # the last: the page cache's
 
         wait_until(sleeps, seconds, f"child {self.pid} blocked in the mount")
 

@@ -186,41 +186,6 @@ def a_mute_guest_stops_only_those_who_ask_it():
     eq(True, len(os.listdir(mute.root("etc"))) > 0, "the guest is back")
 
 
-@check(limit=180)
-def two_thousand_blocked_reads_of_one_user_do_not_slow_another():
-    mute, box = Box(), shared()
-
-    def latency():
-        return percentile([millis(lambda: box.state) for _ in range(300)], 99)
-
-    files = [mute.root("etc", name) for name in os.listdir(mute.root("etc"))]
-    quiet = min(latency() for _ in range(3))
-    pid = muted(mute)
-    code = f"""
-import os, threading
-def block(name):
-    try:
-        os.stat(name)
-    except OSError:
-        pass
-threading.stack_size(65536)
-files = {files!r}
-threads = [threading.Thread(target=block, args=(files[i % len(files)] + "-" + str(i),), daemon=True) for i in range(2000)]
-for t in threads:
-    t.start()
-print("all", flush=True)
-for t in threads:
-    t.join()
-"""
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    defer(child.kill)
-    eq(b"all\n", child.stdout.readline())
-    loaded = min(latency() for _ in range(3))
-    wake(pid)
-    child.wait()
-    at_most(2 * quiet + 2, loaded, f"p99 in milliseconds of reading state (without the load: {quiet:.2f})")
-
-
 @check
 def poll_tells_of_the_next_transition():
     box = Box()
