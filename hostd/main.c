@@ -122,6 +122,8 @@ static int open_stores(struct space *s, struct err *e)
         rc = events_open(s, e);
     if (rc == 0)
         rc = objects_load(s, e);
+    if (rc == 0)
+        rc = heads_load(s, e);
     return rc == 0 ? jobs_load(s, e) : rc;
 }
 
@@ -144,6 +146,8 @@ static int run(const char *config_path, struct err *e)
     struct noded_hooks hooks = {noded_event, noded_connected, s};
     if (rc == 0)
         rc = noded_open(s, &hooks, &s->noded, e);
+    if (rc == 0)
+        pool_open(s);
     if (rc == 0)
         rc = serve_open(s, &listener, e);
     if (rc < 0)

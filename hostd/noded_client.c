@@ -291,7 +291,7 @@ int noded_call(struct space *s, const struct noded_request *req, struct noded_re
     struct step st = {.co = co_self(s->co)};
     noded_send(s->noded, req, step_done, &st);
     co_wait_uncancellable(s->co);
-    if (st.rep.error == -EEXIST && st.repeated)
+    if (st.rep.error == -EEXIST && st.repeated && req->op != NODED_VM_CAPTURE) /* of which half may be there */
         st.rep.error = 0;
     if (fd)
         *fd = st.fd;

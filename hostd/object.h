@@ -29,6 +29,7 @@ struct template {
     struct template_row row;
     bool named; /* listed under its name */
     bool busy;  /* being sealed */
+    bool unfit; /* could not be prepared */
     bool copying;       /* its #copy is open and not committed, */
     struct ref copied;  /* and brought this head */
     struct wait_list ready;   /* waiting for it to leave `creating` */
@@ -41,6 +42,7 @@ struct snapshot {
     struct space *space;
     struct snapshot_row row;
     bool gone;
+    bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
     struct wait_list ready; /* waiting for it to leave `creating` */
 };
 
@@ -63,10 +65,12 @@ struct sandbox {
     struct co *runner;              /* of the first */
     struct sandbox *capturing_from; /* our operation waits for that one's queue */
     struct wait_list ready;         /* touches that wait for an operation to end */
+    struct wait_list hurry;         /* a load that waits whether a copy follows: ended by the first use */
     struct wait_list vm_gone;       /* coroutines that wait for QEMU's end */
     struct guest *guest;            /* connected while running or paused */
     struct job *jobs;
     unsigned job_count;
+    bool jobs_held;                 /* a capture is under way: nothing more is read from them */
     uint64_t charged;               /* memory counted in space.guest_memory */
     bool slot_taken;
     struct sandbox_stats stats;

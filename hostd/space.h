@@ -16,6 +16,11 @@ struct db;
 struct noded;
 struct events;
 struct failures;
+struct pool;
+struct machine;
+struct prepared;
+struct wish;
+struct frozen_job;
 
 struct space {
     uv_loop_t *loop;
@@ -32,11 +37,19 @@ struct space {
     struct hmap template_names;
     struct hmap snapshots;     /* struct snapshot.by_id */
 
+    struct frozen_job *frozen_jobs; /* rows of jobs that live in heads */
     uint64_t guest_serial;     /* of the newest guest connection */
     uint64_t qid_seed;         /* persistent: qid paths survive restarts */
     uint64_t host_memory;      /* bytes, from space-noded; 0 until it answered */
     uint64_t pool_size, pool_free;
     uint64_t guest_memory;     /* sum over live sandboxes */
+    uint64_t pool_memory;      /* of machines that are no sandbox's */
+    uint32_t operations;       /* of sandboxes, under way */
+    struct pool *pool;         /* hostd/pool, with the following */
+    struct machine *machines;
+    struct prepared *prepared; /* templates' heads with memory */
+    struct wish *wishes;
+    uint64_t preparing;        /* object that boots to become one */
     unsigned char *slots;      /* slot in use, config.uid_count entries */
     uint32_t accel;            /* enum noded_accel once known, else 0 */
     bool accel_probing;

@@ -4,6 +4,7 @@
 #define SPACE_HOSTD_WAIT_H
 
 #include "base/err.h"
+#include "loop/co.h"
 
 #include <stddef.h>
 
@@ -50,6 +51,36 @@ static inline void wait_done_all(struct wait_list *l, int rc, const struct err *
         wait_remove(w);
         w->done(w, rc, e);
     }
+}
+
+/* A coroutine as a waiter. */
+struct co_waiter {
+    struct waiter w;
+    struct co *co;
+    struct err *e; /* gets the sentence; may be NULL */
+};
+
+static inline void co_waiter_done(struct waiter *w, int rc, const struct err *e)
+{
+    struct co_waiter *c = (struct co_waiter *)(void *)w;
+    if (rc < 0 && e && c->e)
+        *c->e = *e;
+    co_wake(c->co, rc);
+}
+
+static inline struct co_waiter co_waiter_of(struct co_sched *s, struct err *e)
+{
+    return (struct co_waiter){.w.done = co_waiter_done, .co = co_self(s), .e = e};
+}
+
+/* Waits until the list is ended, at most `msec` milliseconds (0: without a limit). What wait_done_all was given, -ECANCELED, -ETIMEDOUT. */
+static inline int wait_in_list(struct co_sched *s, struct wait_list *l, uint64_t msec)
+{
+    struct co_waiter c = co_waiter_of(s, NULL);
+    wait_add(l, &c.w);
+    int rc = msec ? co_wait_msec(s, msec) : co_wait(s);
+    wait_remove(&c.w);
+    return rc;
 }
 
 #endif

@@ -16,7 +16,7 @@ struct db;
     INT(id)                                                                                        \
     INT(owner) INT(gid) INT(mode) INT(created) INT(changed) INT(state) INT(desired) INT(object)    \
     INT(next_object) INT(generation) INT(memory) INT(vcpus) INT(disk) INT(wake_manual) INT(slot)   \
-    INT(touched) INT(running_since) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
+    INT(touched) INT(running_since) INT(base_kind) INT(base) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
     TEXT(labels, 4097) TEXT(error, ERR_MAX)
 
 #define DB_TEMPLATE_COLUMNS(INT, TEXT)                                                             \
@@ -25,12 +25,16 @@ struct db;
 
 #define DB_SNAPSHOT_COLUMNS(INT, TEXT)                                                             \
     INT(id) INT(sandbox) INT(owner) INT(gid) INT(mode) INT(created) INT(state) INT(consistent)     \
-    INT(automatic) INT(size) TEXT(name, 65) TEXT(sandbox_name, 65) TEXT(error, ERR_MAX)
+    INT(automatic) INT(size) INT(memory) INT(vcpus) INT(base_kind) INT(base) INT(changed_bytes)    \
+    TEXT(name, 65) TEXT(sandbox_name, 65) TEXT(error, ERR_MAX)
 
 #define DB_JOB_COLUMNS(INT, TEXT)                                                                  \
     INT(id) INT(sandbox) INT(created) INT(started) INT(state) INT(code) INT(timeout) INT(object)   \
-    INT(out_mark) INT(err_mark) INT(out_base) INT(err_base) TEXT(name, 65) TEXT(user, 65)          \
+    INT(out_mark) INT(err_mark) INT(out_base) INT(err_base) INT(guest_id) TEXT(name, 65) TEXT(user, 65)          \
     TEXT(tty, 16) TEXT(cwd, 1025) TEXT(env, 16385)
+
+#define DB_HEAD_COLUMNS(INT, TEXT)                                                                 \
+    INT(id) INT(template) INT(memory) INT(vcpus) INT(disk) INT(created) INT(accel)
 
 #define DB_EVENT_COLUMNS(INT, TEXT)                                                                \
     INT(id) INT(owner) INT(gid) INT(mode) TEXT(line, 900)
@@ -49,13 +53,16 @@ struct snapshot_row {
 struct job_row {
     DB_JOB_COLUMNS(DB_INT, DB_TEXT)
 };
+struct head_row {
+    DB_HEAD_COLUMNS(DB_INT, DB_TEXT)
+};
 struct event_row {
     DB_EVENT_COLUMNS(DB_INT, DB_TEXT)
 };
 #undef DB_INT
 #undef DB_TEXT
 
-enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_TABLE_COUNT };
+enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_TABLE_COUNT };
 
 /* Opens or creates PATH, migrates to the current version, checks integrity of the schema. A newer version is refused (-EPROTO). */
 int db_open(const char *path, struct db **out, struct err *e);

@@ -40,6 +40,9 @@ ROW_COLUMNS(job_row, DB_JOB_COLUMNS)
 #define ROW event_row
 ROW_COLUMNS(event_row, DB_EVENT_COLUMNS)
 #undef ROW
+#define ROW head_row
+ROW_COLUMNS(head_row, DB_HEAD_COLUMNS)
+#undef ROW
 
 static const struct table {
     const char *name;
@@ -51,6 +54,7 @@ static const struct table {
     [DB_SNAPSHOTS] = {"snapshots", snapshot_row_columns, sizeof(struct snapshot_row)},
     [DB_JOBS] = {"jobs", job_row_columns, sizeof(struct job_row)},
     [DB_EVENTS] = {"events", event_row_columns, sizeof(struct event_row)},
+    [DB_HEADS] = {"heads", head_row_columns, sizeof(struct head_row)},
 };
 
 /* migrations[n] leads from version n to n + 1. Never edit one that was released; append. */
@@ -68,6 +72,12 @@ static const char *const migrations[] = {
     " timeout INTEGER, object INTEGER, out_mark INTEGER, err_mark INTEGER, out_base INTEGER, err_base INTEGER, name TEXT, user TEXT,"
     " tty TEXT, cwd TEXT, env TEXT) STRICT;"
     "CREATE TABLE events(id INTEGER PRIMARY KEY, owner INTEGER, gid INTEGER, mode INTEGER, line TEXT) STRICT;",
+    "ALTER TABLE sandboxes ADD COLUMN base_kind INTEGER; ALTER TABLE sandboxes ADD COLUMN base INTEGER;"
+    "ALTER TABLE snapshots ADD COLUMN memory INTEGER; ALTER TABLE snapshots ADD COLUMN vcpus INTEGER;"
+    "ALTER TABLE snapshots ADD COLUMN base_kind INTEGER; ALTER TABLE snapshots ADD COLUMN base INTEGER;"
+    "ALTER TABLE snapshots ADD COLUMN changed_bytes INTEGER; ALTER TABLE jobs ADD COLUMN guest_id INTEGER;"
+    "CREATE TABLE heads(id INTEGER PRIMARY KEY, template INTEGER, memory INTEGER, vcpus INTEGER, disk INTEGER, created INTEGER,"
+    " accel INTEGER) STRICT;",
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
 

@@ -295,6 +295,11 @@ void guest_close(struct guest *g)
     uv_close((uv_handle_t *)&g->tick, timer_closed);
 }
 
+void guest_set_hooks(struct guest *g, const struct guest_hooks *hooks)
+{
+    g->hooks = *hooks;
+}
+
 /* ---- calls from coroutines ---- */
 
 /* On the heap: a mute guest may answer long after the caller gave up. */

@@ -26,6 +26,9 @@ struct guest_hooks {
  */
 int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *hooks, uint64_t msec, struct guest **out, struct err *e);
 
+/* Somebody else is told from now on. */
+void guest_set_hooks(struct guest *g, const struct guest_hooks *hooks);
+
 /* Ends both sessions: calls in flight fail with -ECONNRESET. NULL is fine. The memory goes by itself. */
 void guest_close(struct guest *g);
 

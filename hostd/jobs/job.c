@@ -30,6 +30,11 @@ void job_unref(struct job *j)
     free(j);
 }
 
+uint64_t job_guest_id(const struct job *j)
+{
+    return (uint64_t)(j->row.guest_id ? j->row.guest_id : j->row.id);
+}
+
 struct job *job_by_name(const struct sandbox *sb, const char *name)
 {
     struct job *j = sb->jobs;
@@ -46,7 +51,7 @@ struct job *job_by_id(const struct sandbox *sb, uint64_t id)
     return j;
 }
 
-static void spool_path(const struct job *j, enum job_output o, char out[512])
+void job_spool_path(const struct job *j, enum job_output o, char out[512])
 {
     snprintf(out, 512, "%.255s/spool/%012" PRIx64 ".%s", j->sandbox->space->config.state, (uint64_t)j->row.id, o == JOB_STDOUT ? "out" : "err");
 }
@@ -69,16 +74,16 @@ static struct job *job_add(struct sandbox *sb, const struct job_row *row)
 static int open_spools(struct job *j, struct err *e)
 {
     char path[512];
-    spool_path(j, JOB_STDOUT, path);
+    job_spool_path(j, JOB_STDOUT, path);
     int rc = spool_open(&j->stream[JOB_STDOUT].spool, path, (uint64_t)j->row.out_base, e);
-    spool_path(j, JOB_STDERR, path);
+    job_spool_path(j, JOB_STDERR, path);
     return rc < 0 ? rc : spool_open(&j->stream[JOB_STDERR].spool, path, (uint64_t)j->row.err_base, e);
 }
 
 long job_read(const struct job *j, enum job_output o, uint64_t offset, void *out, size_t len)
 {
     char path[512];
-    spool_path(j, o, path);
+    job_spool_path(j, o, path);
     return spool_read(&j->stream[o].spool, path, offset, out, len);
 }
 
@@ -133,7 +138,7 @@ static void nothing(void *user, int err, const struct p9_msg *r)
 static void tell_guest(struct job *j, const char *file, const char *text, p9_callback *cb, void *user)
 {
     char id[24];
-    snprintf(id, sizeof id, "%" PRId64, j->row.id);
+    snprintf(id, sizeof id, "%" PRIu64, job_guest_id(j));
     const char *path[] = {"jobs", id, file};
     guest_put(j->sandbox->guest, path, 3, text, (uint32_t)strlen(text), cb, user);
 }
@@ -144,7 +149,7 @@ static void remove_from_guest(struct job *j)
     char id[24];
     if (!g || !guest_ready(g, GUEST_CONTROL))
         return;
-    snprintf(id, sizeof id, "%" PRId64, j->row.id);
+    snprintf(id, sizeof id, "%" PRIu64, job_guest_id(j));
     struct p9_client *c = guest_client(g, GUEST_CONTROL);
     struct p9_msg m = {.type = P9_Twalk};
     uint32_t fid = p9_client_fid_alloc(c);
@@ -211,7 +216,7 @@ void job_destroy(struct job *j)
     job_detach(j);
     db_delete(sb->space->db, DB_JOBS, j->row.id, NULL);
     for (int o = 0; o < 2; o++) {
-        spool_path(j, (enum job_output)o, path);
+        job_spool_path(j, (enum job_output)o, path);
         unlink(path);
     }
     j->gone = true;
@@ -335,7 +340,7 @@ static struct record record_of(const struct job *j, const char *cmd, size_t len)
 {
     struct record r = {0};
     char id[24];
-    snprintf(id, sizeof id, "%" PRId64, j->row.id);
+    snprintf(id, sizeof id, "%" PRIu64, job_guest_id(j));
     record_add(&r, "id", id, strlen(id));
     if (j->row.user[0])
         record_add(&r, "user", j->row.user, strlen(j->row.user));
@@ -487,8 +492,10 @@ static void load_job(void *user, const void *data)
     const struct job_row *row = data;
     struct err e = {0};
     struct sandbox *sb = sandbox_by_id(s, (uint64_t)row->sandbox);
-    if (!sb)
-        return; /* its sandbox went in the same moment; the row goes with the next start's destroy */
+    if (!sb) {
+        job_row_loaded(s, row);
+        return;
+    }
     struct job *j = job_add(sb, row);
     if (open_spools(j, &e) < 0)
         log_error("job '%s': %s", row->name, e.msg);
@@ -499,13 +506,17 @@ static void load_job(void *user, const void *data)
 
 int jobs_load(struct space *s, struct err *e)
 {
-    return db_load(s->db, DB_JOBS, load_job, s, e);
+    int rc = db_load(s->db, DB_JOBS, load_job, s, e);
+    job_rows_prune(s);
+    return rc;
 }
 
 void jobs_lost(struct sandbox *sb)
 {
     for (struct job *j = sb->jobs; j; j = j->next) {
         job_detach(j);
+        if (j->kept)
+            continue;
         if (j->row.state == JOB_RUNNING || j->row.state == JOB_STARTING)
             job_finish(j, JOB_LOST, 0);
         for (int i = 0; i < 2; i++)

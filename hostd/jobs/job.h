@@ -15,6 +15,7 @@ struct job_stream {
     struct spool spool;
     bool ended;              /* the guest's stream is at its end: no more bytes will come */
     bool reading;            /* a read at the guest is in flight */
+    uint64_t asked;          /* its offset: what is before it the guest has forgotten */
     uint32_t fid;
     struct wait_list readers;
 };
@@ -25,6 +26,7 @@ struct job {
     struct sandbox *sandbox;
     struct job_row row;
     bool gone;
+    bool kept;                 /* spared by jobs_lost: the head that is being loaded has it */
     struct job_stream stream[2];
     struct wait_list waiters;  /* of the end */
     bool attached;             /* its files in the guest are open */
@@ -72,6 +74,17 @@ void jobs_attach(struct sandbox *sb);
 void jobs_detach(struct sandbox *sb);
 /* The machine is gone: what ran is lost. */
 void jobs_lost(struct sandbox *sb);
+/*
+ * A capture with memory: from hold to release nothing is asked of the guest's streams, so that the captured guest still has what comes next; the live jobs
+ * are recorded under the id of the head. jobs_bring makes them jobs of the sandbox into which that head was loaded: a job that it has already goes on (a roll
+ * back), the others are new. job_rows_remove goes with the head.
+ */
+void jobs_hold(struct sandbox *sb, uint64_t head);
+void jobs_release(struct sandbox *sb);
+void jobs_bring(struct sandbox *sb, uint64_t head);
+/* Marks the jobs that go on in that head: jobs_lost spares them until jobs_bring. */
+void jobs_keep(struct sandbox *sb, uint64_t head);
+void job_rows_remove(struct space *s, uint64_t head);
 /* The sandbox goes: removes all of its jobs. */
 void jobs_forget(struct sandbox *sb);
 int jobs_load(struct space *s, struct err *e);

@@ -122,14 +122,20 @@ static void pump(struct job *j, enum job_output o)
 {
     struct job_stream *st = &j->stream[o];
     struct guest *g = j->sandbox->guest;
-    if (!j->attached || st->ended || st->reading || !g)
+    if (!j->attached || st->ended || st->reading || !g || j->sandbox->jobs_held)
         return;
     struct p9_msg m = {.type = P9_Tread};
     m.Tread.fid = st->fid;
-    m.Tread.offset = st->spool.end;
+    m.Tread.offset = st->asked = st->spool.end;
     m.Tread.count = READ_SIZE;
     st->reading = true;
     p9_client_call(guest_client(g, GUEST_CONTROL), &m, output_arrived, pump_new(j, o));
+}
+
+void job_pump(struct job *j)
+{
+    pump(j, JOB_STDOUT);
+    pump(j, JOB_STDERR);
 }
 
 static void ended(void *user, int err, const struct p9_msg *r)
@@ -175,7 +181,7 @@ static void opened(void *user, int err, const struct p9_msg *r)
 static uint32_t open_file(struct job *j, const char *file, uint32_t flags)
 {
     char id[24];
-    snprintf(id, sizeof id, "%" PRId64, j->row.id);
+    snprintf(id, sizeof id, "%" PRIu64, job_guest_id(j));
     const char *path[] = {"jobs", id, file};
     return guest_open_file(j->sandbox->guest, path, 3, flags, opened, pump_new(j, JOB_STDOUT));
 }
@@ -277,7 +283,7 @@ void job_stdin_eof(struct job *j)
     char id[24];
     if (job_ended(j) || !j->attached || !j->sandbox->guest)
         return;
-    snprintf(id, sizeof id, "%" PRId64, j->row.id);
+    snprintf(id, sizeof id, "%" PRIu64, job_guest_id(j));
     const char *path[] = {"jobs", id, "eof"};
     guest_put(j->sandbox->guest, path, 3, "1", 1, eof_sent, NULL);
 }

@@ -12,6 +12,15 @@ void job_attach(struct job *j);
 void job_detach(struct job *j);
 /* The end, once: saves, tells, wakes. */
 void job_finish(struct job *j, enum job_state state, int64_t code);
+/* Its number in the guest: that of the job it was forked from. */
+uint64_t job_guest_id(const struct job *j);
+void job_spool_path(const struct job *j, enum job_output o, char out[512]);
+/* Reads on, after a hold. */
+void job_pump(struct job *j);
+/* A row whose `sandbox` is no sandbox: a head's. */
+void job_row_loaded(struct space *s, const struct job_row *row);
+/* Forgets those whose head is gone. */
+void job_rows_prune(struct space *s);
 void job_save(struct job *j);
 void job_close_spools(struct job *j);
 void job_wake_readers(struct job *j);

@@ -54,6 +54,19 @@ int spool_append(struct spool *s, const void *data, size_t len, uint64_t limit, 
     return 0;
 }
 
+int spool_cut(struct spool *s, const char *path, uint64_t size, struct err *e)
+{
+    int rc = s->fd < 0 ? spool_open(s, path, s->base, e) : 0;
+    if (rc < 0)
+        return rc;
+    if (ftruncate(s->fd, (off_t)size) < 0)
+        return err_sys(e, "cut the job's output %s", path);
+    if (size > s->end || s->base > size)
+        s->base = size;
+    s->end = size;
+    return 0;
+}
+
 long spool_read(const struct spool *s, const char *path, uint64_t offset, void *out, size_t len)
 {
     AUTO_CLOSE int opened = -1;

@@ -22,6 +22,9 @@ void spool_close(struct spool *s);
 /* Appends; then drops from the front what exceeds `limit` bytes. 0 or -errno (a full disk: the bytes are not taken). */
 int spool_append(struct spool *s, const void *data, size_t len, uint64_t limit, struct err *e);
 
+/* Ends at `size` bytes from now on: cut back, or (a stream whose beginning is elsewhere) with everything before dropped. Leaves it open. */
+int spool_cut(struct spool *s, const char *path, uint64_t size, struct err *e);
+
 /* Reads at `offset` (>= base). Bytes read, 0 at the end, -errno. A closed spool is opened at `path` for the moment. */
 long spool_read(const struct spool *s, const char *path, uint64_t offset, void *out, size_t len);
 

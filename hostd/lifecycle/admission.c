@@ -3,6 +3,7 @@
 #include "hostd/lifecycle/lifecycle.h"
 
 #include "base/str.h"
+#include "hostd/pool/pool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -48,21 +49,14 @@ int admit_create(struct space *s, const struct caller *c, struct err *e)
 
 int vm_charge(struct sandbox *sb, struct err *e)
 {
-    struct space *s = sb->space;
+    uint32_t slot;
     vm_release(sb);
-    int rc = admit_memory(s, (uint64_t)sb->row.memory, e);
+    int rc = machine_charge(sb->space, (uint64_t)sb->row.memory, false, &slot, e);
     if (rc < 0)
         return rc;
-    uint32_t slot = 0;
-    while (slot < s->config.uid_count && s->slots[slot])
-        slot++;
-    if (slot == s->config.uid_count)
-        return err_set(e, EAGAIN, "all %u user ids for virtual machines are in use (uid_count)", s->config.uid_count);
-    s->slots[slot] = 1;
     sb->row.slot = slot;
     sb->slot_taken = true;
     sb->charged = (uint64_t)sb->row.memory;
-    s->guest_memory += sb->charged;
     return 0;
 }
 
@@ -70,8 +64,7 @@ void vm_release(struct sandbox *sb)
 {
     if (!sb->slot_taken)
         return;
-    sb->space->slots[sb->row.slot] = 0;
-    sb->space->guest_memory -= sb->charged;
+    machine_discharge(sb->space, sb->charged, false, (uint32_t)sb->row.slot);
     sb->charged = 0;
     sb->slot_taken = false;
 }

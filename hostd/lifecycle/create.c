@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
 
@@ -13,6 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define FILL_NSEC 10000000000 /* how long after its mkdir a snapshot may still become a checkpoint */
 
 static int check_name(const char *name, struct err *e)
 {
@@ -151,79 +154,137 @@ struct snapshot_work {
     struct ref ref;
 };
 
+/* The object that was captured for it is the snapshot's; or nobody's, when that went meanwhile. */
+static void taken(struct snapshot *sn, const struct capture *c, int rc, const struct err *e)
+{
+    if (sn->gone) { /* also after an error: space-noded may have been lost after it was done */
+        object_delete_later(sn->space, NODED_SNAPSHOT, c->id);
+        job_rows_remove(sn->space, c->id);
+        return;
+    }
+    snapshot_set_head(sn, c);
+    snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 ? e->msg : NULL);
+}
+
 static void take_snapshot(void *arg)
 {
     struct snapshot_work *w = arg;
     struct snapshot *sn = w->snapshot;
+    struct capture c = {.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .seal = true};
     struct err e = {0};
-    bool consistent = false;
-    int rc = capture_ref(sn->space, NULL, &w->ref, NODED_SNAPSHOT, (uint64_t)sn->row.id, true, &consistent, &e);
-    sn->row.consistent = consistent;
-    if (sn->gone) { /* also after an error: space-noded may have been lost after it was done */
-        struct noded_request req = {.op = NODED_OBJECT_DELETE, .kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id};
-        noded_call(sn->space, &req, NULL, NULL, &e);
-    } else if (!sn->gone) {
-        snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 ? e.msg : NULL);
-    }
+    int rc = capture_sandbox(sn->space, NULL, &w->ref, &c, &e);
+    taken(sn, &c, rc, &e);
     snapshot_unref(sn);
     free(w);
 }
 
-int snapshot_create(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e)
+int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e)
+{
+    struct snapshot_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .owner = sb->row.owner, .gid = sb->row.gid,
+                               .mode = sb->row.mode, .created = space_now(), .state = ARTIFACT_CREATING, .automatic = automatic,
+                               .size = sb->row.disk};
+    str_copy(row.name, sizeof row.name, name);
+    str_copy(row.sandbox_name, sizeof row.sandbox_name, sb->row.name);
+    return snapshot_insert(sb->space, &row, out, e);
+}
+
+static void snapshot_spawn(struct snapshot *sn, const struct ref *ref, void (*work)(void *arg))
+{
+    struct snapshot_work *w = calloc(1, sizeof *w);
+    if (!w)
+        abort();
+    w->snapshot = snapshot_ref(sn);
+    w->ref = *ref;
+    co_spawn(sn->space->co, work, w);
+}
+
+int snapshot_create(struct sandbox *sb, const char *name, struct snapshot **out, struct err *e)
 {
     struct space *s = sb->space;
     int rc = check_name(name, e);
     if (rc < 0)
         return rc;
-    if (!automatic && !strncmp(name, "auto-", 5))
+    if (!strncmp(name, "auto-", 5))
         return err_set(e, EINVAL, "names that start with 'auto-' are for automatic snapshots");
     if (snapshot_by_name(s, (uint64_t)sb->row.id, name))
         return err_set(e, EEXIST, "'%s' has a snapshot '%s' already", sb->row.name, name);
     if (!sb->row.object)
         return err_set(e, EAGAIN, "sandbox '%s' has no disk yet: it is %s", sb->row.name, state_name(sandbox_state(sb)));
     rc = admit_space(s, e);
+    if (rc == 0)
+        rc = snapshot_record(sb, name, false, out, e);
     if (rc < 0)
         return rc;
-    struct snapshot_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .owner = sb->row.owner, .gid = sb->row.gid,
-                               .mode = sb->row.mode, .created = space_now(), .state = ARTIFACT_CREATING, .automatic = automatic,
-                               .size = sb->row.disk};
-    str_copy(row.name, sizeof row.name, name);
-    str_copy(row.sandbox_name, sizeof row.sandbox_name, sb->row.name);
-    rc = snapshot_insert(s, &row, out, e);
-    if (rc < 0)
-        return rc;
-    struct snapshot_work *w = calloc(1, sizeof *w);
-    if (!w)
-        abort();
-    w->snapshot = snapshot_ref(*out);
-    w->ref = (struct ref){REF_SANDBOX, (uint64_t)sb->row.id, (uint64_t)sb->row.generation};
-    co_spawn(s->co, take_snapshot, w);
+    struct ref ref = {REF_SANDBOX, (uint64_t)sb->row.id, (uint64_t)sb->row.generation};
+    (*out)->fresh = true;
+    snapshot_spawn(*out, &ref, take_snapshot);
     return 0;
 }
 
-struct delete_work {
-    struct space *space;
-    uint32_t kind;
-    uint64_t id;
-};
-
-static void delete_object(void *arg)
+/* Takes the place of the disk that mkdir took. */
+static void fill_snapshot(void *arg)
 {
-    struct delete_work *w = arg;
+    struct snapshot_work *w = arg;
+    struct snapshot *sn = w->snapshot;
+    struct space *s = sn->space;
+    struct capture c = {.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .seal = true, .with_memory = true};
+    struct noded_request remove = {.op = NODED_OBJECT_DELETE, .kind = NODED_SNAPSHOT, .id = c.id};
     struct err e = {0};
-    struct noded_request req = {.op = NODED_OBJECT_DELETE, .kind = w->kind, .id = w->id};
-    if (noded_call(w->space, &req, NULL, NULL, &e) < 0)
-        log_warn("object %012" PRIx64 " stays until the next start: %s", w->id, e.msg);
+    int rc = noded_call(s, &remove, NULL, NULL, &e);
+    if (rc == 0)
+        rc = capture_sandbox(s, NULL, &w->ref, &c, &e);
+    if (rc == 0)
+        rc = capture_seal(s, &c, &e);
+    taken(sn, &c, rc, &e);
+    snapshot_unref(sn);
     free(w);
 }
 
-static void delete_later(struct space *s, uint32_t kind, int64_t id)
+/* mkdir's own capture is done: now the head's. */
+struct fill {
+    struct waiter w;
+    struct snapshot *snapshot;
+    struct ref ref;
+    struct wait_list done;
+};
+
+static void fill_now(struct waiter *w, int rc, const struct err *e)
 {
-    struct delete_work *w = calloc(1, sizeof *w);
-    if (!w)
+    struct fill *f = (struct fill *)(void *)w;
+    struct snapshot *sn = f->snapshot;
+    (void)rc;
+    (void)e;
+    if (sn->gone) {
+        wait_done_all(&f->done, -ENOENT, NULL);
+    } else {
+        for (struct waiter *next; (next = f->done.first);) {
+            wait_remove(next);
+            wait_add(&sn->ready, next);
+        }
+        sn->row.state = ARTIFACT_CREATING; /* who waits for it goes on waiting */
+        db_save(sn->space->db, DB_SNAPSHOTS, &sn->row, NULL);
+        snapshot_spawn(sn, &f->ref, fill_snapshot);
+    }
+    snapshot_unref(sn);
+    free(f);
+}
+
+int snapshot_fill(struct snapshot *sn, const struct ref *ref, struct waiter *w, struct err *e)
+{
+    if (!sn->fresh || space_now() - sn->row.created > FILL_NSEC)
+        return err_set(e, EBUSY, "snapshot '%s' is taken and never changes: mkdir another, and write the head into that", sn->row.name);
+    sn->fresh = false;
+    struct fill *f = calloc(1, sizeof *f);
+    if (!f)
         abort();
-    *w = (struct delete_work){s, kind, (uint64_t)id};
-    co_spawn(s->co, delete_object, w);
+    *f = (struct fill){{.done = fill_now}, snapshot_ref(sn), *ref, {0}};
+    if (w)
+        wait_add(&f->done, w);
+    if (sn->row.state == ARTIFACT_CREATING)
+        wait_add(&sn->ready, &f->w);
+    else
+        fill_now(&f->w, 0, NULL);
+    return 0;
 }
 
 void snapshot_destroy(struct snapshot *sn)
@@ -231,7 +292,9 @@ void snapshot_destroy(struct snapshot *sn)
     struct event_scope scope = {sn->row.owner, sn->row.gid, sn->row.mode};
     event_emit(sn->space, &scope, "snapshot", (uint64_t)sn->row.sandbox, sn->row.sandbox_name, ",\"snapshot\":\"%s\",\"state\":\"gone\"",
                sn->row.name);
-    delete_later(sn->space, NODED_SNAPSHOT, sn->row.id); /* whoever still makes it looks again at the end */
+    object_delete_later(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id); /* whoever still makes it looks again at the end */
+    job_rows_remove(sn->space, (uint64_t)sn->row.id);
+    pool_drain(sn->space, (uint64_t)sn->row.id);
     snapshot_forget(sn);
 }
 
@@ -249,7 +312,7 @@ static void create_template_object(void *arg)
     struct noded_request req = {.op = NODED_OBJECT_CREATE, .kind = NODED_TEMPLATE, .id = (uint64_t)t->row.id};
     int rc = noded_call(t->space, &req, NULL, NULL, &e);
     if (t->row.deleted)
-        delete_later(t->space, NODED_TEMPLATE, t->row.id);
+        object_delete_later(t->space, NODED_TEMPLATE, (uint64_t)t->row.id);
     else if (!t->busy && !t->copying) /* a copy that came meanwhile decides itself */
         template_set_state(t, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_EMPTY, rc < 0 ? e.msg : NULL);
     template_unref(t);
@@ -302,13 +365,13 @@ static int check_image(struct template *t, struct err *e)
 static int seal_steps(struct template *t, const struct ref *ref, struct err *e)
 {
     struct noded_request req = {.kind = NODED_TEMPLATE, .id = (uint64_t)t->row.id};
-    bool consistent;
+    struct capture c = {.kind = NODED_TEMPLATE, .id = (uint64_t)t->row.id};
     int rc = 0;
     if (ref->kind != REF_NONE) { /* published from a sandbox or snapshot: its disk replaces the empty object */
         req.op = NODED_OBJECT_DELETE;
         rc = noded_call(t->space, &req, NULL, NULL, e);
         if (rc == 0)
-            rc = capture_ref(t->space, NULL, ref, NODED_TEMPLATE, (uint64_t)t->row.id, false, &consistent, e);
+            rc = capture_ref(t->space, NULL, ref, &c, e);
     }
     if (rc == 0)
         rc = check_image(t, e);
@@ -328,6 +391,8 @@ static void seal_template(void *arg)
     t->busy = false;
     if (!t->row.deleted)
         template_set_state(t, rc < 0 ? ARTIFACT_EMPTY : ARTIFACT_READY, rc < 0 ? e.msg : NULL);
+    if (rc == 0 && !t->row.deleted)
+        template_wish(t);
     wait_done_all(&t->sealing, rc, &e);
     template_unref(t);
     free(w);
@@ -364,7 +429,8 @@ int template_destroy(struct template *t, struct err *e)
         return err_set(e, EBUSY, "template '%s' is being sealed", t->row.name);
     t->row.deleted = 1;
     template_unname(t);
-    delete_later(t->space, NODED_TEMPLATE, t->row.id); /* whoever still makes it looks again at the end */
+    template_heads_remove(t);
+    object_delete_later(t->space, NODED_TEMPLATE, (uint64_t)t->row.id); /* whoever still makes it looks again at the end */
     template_forget(t);
     return 0;
 }

@@ -5,6 +5,7 @@
 #define SPACE_HOSTD_LIFECYCLE_H
 
 #include "hostd/object.h"
+#include "hostd/pool/pool.h"
 
 /* ---- sandboxes ---- */
 
@@ -50,8 +51,10 @@ void lifecycle_reconcile(struct space *s);
 /* ---- snapshots ---- */
 
 /* mkdir snapshots/A/S: recorded at once, taken in the background. */
-int snapshot_create(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e);
+int snapshot_create(struct sandbox *sb, const char *name, struct snapshot **out, struct err *e);
 void snapshot_destroy(struct snapshot *sn);
+/* `head` of its sandbox written into a snapshot that was just made: it becomes a full checkpoint. `w` ends when it is. -EBUSY when it is not new any more. */
+int snapshot_fill(struct snapshot *sn, const struct ref *ref, struct waiter *w, struct err *e);
 
 /* ---- templates ---- */
 
@@ -64,6 +67,16 @@ void template_load(struct template *t, const struct ref *ref, struct waiter *w);
 
 /* ---- shared inside lifecycle/ ---- */
 
+/* What is to be captured, and what it was. */
+struct capture {
+    uint32_t kind;    /* enum noded_kind of the new object, */
+    uint64_t id;      /* its id, */
+    bool seal;        /* read-only? (with memory: capture_seal does it, behind the queue) */
+    bool with_memory; /* if it has some */
+    bool consistent;  /* out: the disk needs no repair */
+    struct head head; /* out: its memory is 0 when the disk alone was taken */
+};
+
 enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
 
 struct op {
@@ -71,16 +84,14 @@ struct op {
     enum op_kind kind;
     struct wait_list waiters;
     struct ref ref;          /* OP_LOAD */
-    uint32_t capture_kind;   /* OP_CAPTURE: enum noded_kind of the copy, */
-    uint64_t capture_id;     /* its id, */
-    bool capture_seal;       /* read-only? */
-    bool *capture_consistent;
+    struct capture *capture; /* OP_CAPTURE: on its waiter's stack */
     uint64_t size;           /* OP_GROW */
     char why[256];           /* OP_VM_LOST: what happened, */
     int64_t object;          /* to which domain */
     bool vm_running;         /* OP_RECOVER: what libvirt said */
     bool vm_exists;
     bool delay;              /* OP_LOAD: leave a moment for a copy to take over */
+    bool boot;               /* OP_LOAD: from the disk, whatever else the head holds */
 };
 
 /* Queues an operation. `first`: before everything that waits (the one that runs is told to stop). Takes `op` (malloc'ed). */
@@ -90,15 +101,29 @@ struct op *op_new(enum op_kind kind);
 /* Steps, from an operation's coroutine. */
 int vm_boot(struct sandbox *sb, struct err *e);
 int vm_connect(struct sandbox *sb, bool fresh, struct err *e);
+/* Clock, identity and entropy: what a guest must be told before anyone uses it. */
+int vm_introduce(struct space *s, struct guest *g, const char *name, struct err *e);
+/* The guest's end is the sandbox's from now on. */
+void vm_watch(struct sandbox *sb);
+/* Brings the disk to the size in the row, and a running guest's file system with it. */
+int vm_grow(struct sandbox *sb, bool running, struct err *e);
 int vm_kill(struct sandbox *sb, struct err *e);
 int vm_stop(struct sandbox *sb, struct err *e);
 int load_run(struct sandbox *sb, struct op *op, struct err *e);
 /* Can the ref be loaded as things are now? -ESTALE. Asked before anything is moved. */
 int load_check(struct space *s, const struct ref *ref, struct err *e);
 int capture_run(struct sandbox *sb, struct op *op, struct err *e);
-/* Copies the disk state that `ref` names into a new object; for a sandbox through its queue. */
-int capture_ref(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, uint32_t kind, uint64_t id, bool seal,
-                bool *consistent, struct err *e);
+/* Copies what `ref` names into a new object; for a sandbox through its queue. */
+int capture_ref(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, struct capture *c, struct err *e);
+int capture_sandbox(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, struct capture *c, struct err *e);
+/* Makes a capture with memory durable and read-only. */
+int capture_seal(struct space *s, const struct capture *c, struct err *e);
+/* A snapshot's row of a sandbox, `creating`; and what was captured for it. */
+int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e);
+void snapshot_set_head(struct snapshot *sn, const struct capture *c);
+struct head snapshot_head(const struct snapshot *sn);
+/* In the background; what cannot be removed now is left to reconciliation. */
+void object_delete_later(struct space *s, uint32_t kind, uint64_t id);
 void destroy_run(struct sandbox *sb);
 int accel_wait(struct space *s, struct err *e);
 

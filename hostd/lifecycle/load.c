@@ -4,12 +4,17 @@
 // Theory of operation. A sandbox's disk lives in an object (a subvolume with an id of its own); `object` in its row says which. A load makes the new object
 // beside the old one, and one row update switches: killed before it, the new object is an orphan and the sandbox is what it was; killed after it, the
 // old object is the orphan. reconcile removes orphans and repeats loads that had been accepted (`want`).
+//
+// A head with memory is loaded into a machine of the pool (hostd/pool), which runs when the row switches: the old machine ends only when the new one
+// answers. A head without memory gives a copy of its disk, which boots after the switch. A live fork is both halves of that: the source is captured with its
+// memory into an object that nobody sees, which is loaded like any other head and removed.
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
+#include "hostd/pool/pool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -28,13 +33,37 @@ static int object_delete(struct space *s, uint32_t kind, uint64_t id, struct err
     return noded_call(s, &req, NULL, NULL, e);
 }
 
-/* Snapshots the sandbox's object, frozen through the agent when the guest runs. */
-static int capture_here(struct sandbox *sb, bool running, uint32_t kind, uint64_t id, bool seal, bool *consistent, struct err *e)
+struct delete_work {
+    struct space *space;
+    uint32_t kind;
+    uint64_t id;
+};
+
+static void delete_object(void *arg)
 {
-    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = kind, .id = id, .kind2 = NODED_SANDBOX,
-                                .id2 = (uint64_t)sb->row.object, .flags = seal ? NODED_READ_ONLY : 0};
-    if (!sb->row.object)
-        return err_set(e, ENOTCONN, "sandbox '%s' has no disk yet", sb->row.name);
+    struct delete_work *w = arg;
+    struct err e = {0};
+    if (object_delete(w->space, w->kind, w->id, &e) < 0)
+        log_warn("object %012" PRIx64 " is left to reconciliation: %s", w->id, e.msg);
+    free(w);
+}
+
+void object_delete_later(struct space *s, uint32_t kind, uint64_t id)
+{
+    struct delete_work *w = calloc(1, sizeof *w);
+    if (!w)
+        abort();
+    *w = (struct delete_work){s, kind, id};
+    co_spawn(s->co, delete_object, w);
+}
+
+/* ---- capturing ---- */
+
+/* Snapshots the sandbox's disk, frozen through the agent when the guest runs. */
+static int capture_disk(struct sandbox *sb, bool running, struct capture *c, struct err *e)
+{
+    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = c->kind, .id = c->id, .kind2 = NODED_SANDBOX,
+                                .id2 = (uint64_t)sb->row.object, .flags = c->seal ? NODED_READ_ONLY : 0};
     bool frozen = false;
     if (running && sb->guest) {
         int rc = guest_ctl(sb->guest, FREEZE_WAIT_MSEC, "freeze %d", FREEZE_LIMIT_MSEC);
@@ -47,30 +76,48 @@ static int capture_here(struct sandbox *sb, bool running, uint32_t kind, uint64_
     int rc = noded_call(sb->space, &req, NULL, NULL, e);
     if (frozen)
         frozen = guest_ctl(sb->guest, FREEZE_WAIT_MSEC, "thaw") == 0;
-    *consistent = frozen || sandbox_state(sb) == SANDBOX_STOPPED;
+    c->consistent = frozen || sandbox_state(sb) == SANDBOX_STOPPED;
     return rc;
+}
+
+/* Disk, memory and devices of one instant. Made durable and sealed by the caller, behind the sandbox's queue. */
+static int capture_machine(struct sandbox *sb, bool running, struct capture *c, struct err *e)
+{
+    struct space *s = sb->space;
+    struct noded_request req = {.op = NODED_VM_CAPTURE, .kind = c->kind, .id = c->id, .kind2 = NODED_SANDBOX, .id2 = (uint64_t)sb->row.object};
+    struct noded_request go_on = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
+    struct noded_reply rep;
+    struct err ignored = {0};
+    jobs_hold(sb, c->id);
+    int rc = noded_call(s, &req, &rep, NULL, e);
+    jobs_release(sb);
+    if (rc < 0) {
+        if (running) /* space-noded was killed in the middle, perhaps */
+            noded_call(s, &go_on, NULL, NULL, &ignored);
+        job_rows_remove(s, c->id);
+        return rc;
+    }
+    c->consistent = true;
+    c->head = (struct head){.kind = c->kind, .id = c->id, .base_kind = (uint32_t)sb->row.base_kind, .base = (uint64_t)sb->row.base,
+                            .changed = rep.capture.changed_bytes, .memory = (uint64_t)sb->row.memory, .vcpus = (uint32_t)sb->row.vcpus,
+                            .disk = (uint64_t)sb->row.disk};
+    log_info("sandbox %012" PRIx64 " captured: paused %" PRIu64 " us, %" PRIu64 " KiB of memory changed", (uint64_t)sb->row.id,
+             rep.capture.pause_nsec / 1000, rep.capture.changed_bytes >> 10);
+    return 0;
+}
+
+static int capture_here(struct sandbox *sb, enum sandbox_state was, struct capture *c, struct err *e)
+{
+    if (!sb->row.object)
+        return err_set(e, ENOTCONN, "sandbox '%s' has no disk yet", sb->row.name);
+    if (c->with_memory && sb->guest && (was == SANDBOX_RUNNING || was == SANDBOX_PAUSED))
+        return capture_machine(sb, was == SANDBOX_RUNNING, c, e);
+    return capture_disk(sb, was == SANDBOX_RUNNING, c, e);
 }
 
 int capture_run(struct sandbox *sb, struct op *op, struct err *e)
 {
-    return capture_here(sb, sandbox_state(sb) == SANDBOX_RUNNING, op->capture_kind, op->capture_id, op->capture_seal,
-                        op->capture_consistent, e);
-}
-
-struct capture_waiter {
-    struct waiter w;
-    struct co *co;
-    struct err *e;
-    bool done;
-};
-
-static void captured(struct waiter *w, int rc, const struct err *e)
-{
-    struct capture_waiter *c = (struct capture_waiter *)(void *)w;
-    if (rc < 0 && e && c->e)
-        *c->e = *e;
-    c->done = true;
-    co_wake(c->co, rc);
+    return capture_here(sb, sandbox_state(sb), op->capture, e);
 }
 
 /* Would waiting for `src` wait for ourselves? */
@@ -82,8 +129,8 @@ static bool waits_for(const struct sandbox *src, const struct sandbox *sb)
     return false;
 }
 
-static int capture_sandbox(struct space *s, struct sandbox *sb, const struct ref *ref, uint32_t kind, uint64_t id, bool seal,
-                           bool *consistent, struct err *e)
+/* The source that a ref names, as it is now. */
+static int find_source(struct space *s, struct sandbox *sb, const struct ref *ref, struct sandbox **out, struct err *e)
 {
     struct sandbox *src = sandbox_by_id(s, ref->id);
     if (!src || sandbox_state(src) == SANDBOX_DESTROYING)
@@ -93,43 +140,62 @@ static int capture_sandbox(struct space *s, struct sandbox *sb, const struct ref
                        ref->generation, src->row.name, src->row.generation);
     if (sb && waits_for(src, sb))
         return err_set(e, EBUSY, "'%s' and '%s' are being moved to each other's state", sb->row.name, src->row.name);
+    *out = src;
+    return 0;
+}
+
+int capture_sandbox(struct space *s, struct sandbox *sb, const struct ref *ref, struct capture *c, struct err *e)
+{
+    struct sandbox *src;
+    int rc = find_source(s, sb, ref, &src, e);
+    if (rc < 0)
+        return rc;
     struct op *op = op_new(OP_CAPTURE);
-    struct capture_waiter c = {.w.done = captured, .co = co_self(s->co), .e = e};
-    op->capture_kind = kind;
-    op->capture_id = id;
-    op->capture_seal = seal;
-    op->capture_consistent = consistent;
+    struct co_waiter w = co_waiter_of(s->co, e);
+    op->capture = c;
     if (sb)
         sb->capturing_from = src;
-    op_submit(src, op, false, &c.w);
-    int rc = co_wait_uncancellable(s->co); /* `consistent` and `e` are on our stack; a capture takes bounded time */
+    op_submit(src, op, false, &w.w);
+    rc = co_wait_uncancellable(s->co); /* the capture and `e` are on our stack; it takes bounded time */
     if (sb)
         sb->capturing_from = NULL;
     return rc;
 }
 
-struct ready_waiter {
-    struct waiter w;
-    struct co *co;
-};
-
-static void became_ready(struct waiter *w, int rc, const struct err *e)
-{
-    (void)e;
-    co_wake(((struct ready_waiter *)(void *)w)->co, rc);
-}
+/* ---- heads ---- */
 
 static int wait_ready(struct space *s, struct wait_list *l, const int64_t *state)
 {
-    while (*state == ARTIFACT_CREATING) {
-        struct ready_waiter r = {.w.done = became_ready, .co = co_self(s->co)};
-        wait_add(l, &r.w);
-        int rc = co_wait(s->co);
-        wait_remove(&r.w);
-        if (rc < 0)
-            return rc;
+    int rc = 0;
+    while (rc == 0 && *state == ARTIFACT_CREATING)
+        rc = wait_in_list(s->co, l, 0);
+    return rc;
+}
+
+/* Waits until what the ref names can be loaded. Not for sandboxes. */
+static int wait_for(struct space *s, const struct ref *ref, struct err *e)
+{
+    struct snapshot *sn = ref->kind == REF_SNAPSHOT ? snapshot_by_id(s, ref->id) : NULL;
+    struct template *t = ref->kind == REF_TEMPLATE ? template_by_id(s, ref->id) : NULL;
+    int rc;
+    if (ref->kind == REF_NONE)
+        return err_set(e, EINVAL, "an empty head");
+    if (sn) {
+        snapshot_ref(sn);
+        rc = wait_ready(s, &sn->ready, &sn->row.state);
+        if (rc == 0 && (sn->gone || sn->row.state != ARTIFACT_READY))
+            rc = err_set(e, ESTALE, "snapshot '%s' is gone or failed%s%s", sn->row.name, sn->row.error[0] ? ": " : "", sn->row.error);
+        snapshot_unref(sn);
+        return rc;
     }
-    return 0;
+    if (!t)
+        return err_set(e, ESTALE, "what this head names is gone");
+    template_ref(t);
+    rc = wait_ready(s, &t->ready, &t->row.state);
+    if (rc == 0 && (t->row.deleted || t->row.state != ARTIFACT_READY))
+        rc = err_set(e, ESTALE, "template '%s' is gone or not ready%s%s", t->row.name, t->row.error[0] ? ": " : "", t->row.error);
+    template_unref(t);
+    return rc;
 }
 
 int load_check(struct space *s, const struct ref *ref, struct err *e)
@@ -145,40 +211,14 @@ int load_check(struct space *s, const struct ref *ref, struct err *e)
     return err_set(e, ESTALE, "what this head names is gone or not ready");
 }
 
-int capture_ref(struct space *s, struct sandbox *sb, const struct ref *ref, uint32_t kind, uint64_t id, bool seal, bool *consistent,
-                struct err *e)
+int capture_ref(struct space *s, struct sandbox *sb, const struct ref *ref, struct capture *c, struct err *e)
 {
-    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = kind, .id = id, .id2 = ref->id, .flags = seal ? NODED_READ_ONLY : 0};
-    struct snapshot *sn;
-    struct template *t;
-    int rc = 0;
-    *consistent = true;
-    switch (ref->kind) {
-    case REF_SANDBOX: return capture_sandbox(s, sb, ref, kind, id, seal, consistent, e);
-    case REF_SNAPSHOT:
-        sn = snapshot_by_id(s, ref->id);
-        if (!sn)
-            return err_set(e, ESTALE, "snapshot %012" PRIx64 " is gone", ref->id);
-        snapshot_ref(sn);
-        rc = wait_ready(s, &sn->ready, &sn->row.state);
-        if (rc == 0 && (sn->gone || sn->row.state != ARTIFACT_READY))
-            rc = err_set(e, ESTALE, "snapshot '%s' failed: %s", sn->row.name, sn->row.error);
-        snapshot_unref(sn);
-        req.kind2 = NODED_SNAPSHOT;
-        break;
-    case REF_TEMPLATE:
-        t = template_by_id(s, ref->id);
-        if (!t)
-            return err_set(e, ESTALE, "template %012" PRIx64 " is gone", ref->id);
-        template_ref(t);
-        rc = wait_ready(s, &t->ready, &t->row.state);
-        if (rc == 0 && (t->row.deleted || t->row.state != ARTIFACT_READY))
-            rc = err_set(e, ESTALE, "template '%s' is gone or not ready%s%s", t->row.name, t->row.error[0] ? ": " : "", t->row.error);
-        template_unref(t);
-        req.kind2 = NODED_TEMPLATE;
-        break;
-    case REF_NONE: return err_set(e, EINVAL, "an empty head");
-    }
+    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = c->kind, .id = c->id, .kind2 = ref->kind == REF_SNAPSHOT ? NODED_SNAPSHOT : NODED_TEMPLATE,
+                                .id2 = ref->id, .flags = c->seal ? NODED_READ_ONLY : 0};
+    if (ref->kind == REF_SANDBOX)
+        return capture_sandbox(s, sb, ref, c, e);
+    int rc = wait_for(s, ref, e);
+    c->consistent = true;
     return rc < 0 ? rc : noded_call(s, &req, NULL, NULL, e);
 }
 
@@ -190,32 +230,48 @@ static int64_t head_size(struct space *s, const struct ref *ref)
     return sn ? sn->row.size : t ? t->row.size : src ? src->row.disk : 0;
 }
 
+struct head snapshot_head(const struct snapshot *sn)
+{
+    return (struct head){.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .base_kind = (uint32_t)sn->row.base_kind, .base = (uint64_t)sn->row.base,
+                         .changed = (uint64_t)sn->row.changed_bytes, .memory = (uint64_t)sn->row.memory, .vcpus = (uint32_t)sn->row.vcpus,
+                         .disk = (uint64_t)sn->row.size};
+}
+
+void snapshot_set_head(struct snapshot *sn, const struct capture *c)
+{
+    sn->row.consistent = c->consistent;
+    sn->row.memory = (int64_t)c->head.memory;
+    sn->row.vcpus = c->head.vcpus;
+    sn->row.base_kind = c->head.base_kind;
+    sn->row.base = (int64_t)c->head.base;
+    sn->row.changed_bytes = (int64_t)c->head.changed;
+}
+
 /* The state before a roll back is kept: it can be undone. */
-static int keep_present(struct sandbox *sb, bool was_running, struct err *e)
+static int keep_present(struct sandbox *sb, enum sandbox_state was, struct err *e)
 {
     struct snapshot *sn;
     char name[NAME_LEN_MAX + 1];
     time_t now = space_now() / 1000000000;
     struct tm tm;
-    bool consistent = false;
     gmtime_r(&now, &tm);
     size_t n = strftime(name, sizeof name, "auto-%Y%m%dT%H%M%SZ-before-", &tm);
     snprintf(name + n, sizeof name - n, "%" PRId64, sb->row.generation + 1);
-    struct snapshot_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .owner = sb->row.owner, .gid = sb->row.gid,
-                               .mode = sb->row.mode, .created = space_now(), .state = ARTIFACT_CREATING, .automatic = 1, .size = sb->row.disk};
-    str_copy(row.name, sizeof row.name, name);
-    str_copy(row.sandbox_name, sizeof row.sandbox_name, sb->row.name);
-    int rc = snapshot_insert(sb->space, &row, &sn, e);
+    int rc = snapshot_record(sb, name, true, &sn, e);
     if (rc < 0)
         return rc;
+    struct capture c = {.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .seal = true, .with_memory = true};
     snapshot_ref(sn); /* rmdir may come meanwhile */
-    rc = capture_here(sb, was_running, NODED_SNAPSHOT, (uint64_t)row.id, true, &consistent, e);
-    sn->row.consistent = consistent;
-    if (!sn->gone)
+    rc = capture_here(sb, was, &c, e);
+    if (rc == 0)
+        rc = capture_seal(sb->space, &c, e);
+    if (!sn->gone) {
+        snapshot_set_head(sn, &c);
         snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 && e ? e->msg : NULL);
+    }
     if (rc < 0 || sn->gone) {
-        struct err ignored = {0};
-        object_delete(sb->space, NODED_SNAPSHOT, (uint64_t)row.id, &ignored);
+        object_delete_later(sb->space, NODED_SNAPSHOT, c.id);
+        job_rows_remove(sb->space, c.id);
     }
     if (rc < 0 && !sn->gone)
         snapshot_forget(sn);
@@ -223,48 +279,168 @@ static int keep_present(struct sandbox *sb, bool was_running, struct err *e)
     return rc;
 }
 
-/* The new object holds what the ref names: from here on the sandbox is that. */
-static int switch_over(struct sandbox *sb, uint64_t fresh, const struct ref *ref, struct err *e)
+int capture_seal(struct space *s, const struct capture *c, struct err *e)
 {
-    int64_t old = sb->row.object, size = head_size(sb->space, ref);
-    int rc = vm_kill(sb, e);
-    if (rc < 0)
-        return rc;
-    sb->row.object = (int64_t)fresh;
+    struct noded_request req = {.op = NODED_OBJECT_SEAL, .kind = c->kind, .id = c->id};
+    return c->head.memory ? noded_call(s, &req, NULL, NULL, e) : 0; /* a disk alone is sealed as it is made */
+}
+
+/* ---- loading ---- */
+
+/* From here on the sandbox is what `ref` names. Saves, and removes what it was. */
+static int switched(struct sandbox *sb, int64_t old, const struct ref *ref, struct err *e)
+{
     sb->row.next_object = 0;
     sb->row.generation++;
-    if (sb->row.disk < size)
-        sb->row.disk = size;
+    sb->row.touched = sb->ready.first != NULL;
     ref_format(ref, sb->row.origin);
     sb->row.error[0] = 0;
-    rc = sandbox_save(sb, e);
+    int rc = sandbox_save(sb, e);
     if (rc == 0 && old)
-        object_delete(sb->space, NODED_SANDBOX, (uint64_t)old, e);
+        object_delete_later(sb->space, NODED_SANDBOX, (uint64_t)old);
     return rc;
 }
 
+/* A copy of the head's disk, to be booted. */
 static int make_object(struct sandbox *sb, const struct ref *ref, struct err *e)
 {
-    uint64_t fresh = space_new_id();
-    bool consistent;
-    sb->row.next_object = (int64_t)fresh;
+    struct capture c = {.kind = NODED_SANDBOX, .id = space_new_id()};
+    int64_t old = sb->row.object, size = head_size(sb->space, ref);
+    sb->row.next_object = (int64_t)c.id;
     int rc = sandbox_save(sb, e);
     if (rc == 0)
-        rc = capture_ref(sb->space, sb, ref, NODED_SANDBOX, fresh, false, &consistent, e);
+        rc = capture_ref(sb->space, sb, ref, &c, e);
     if (rc == 0)
-        rc = switch_over(sb, fresh, ref, e);
-    if (rc < 0 && sb->row.next_object) {
+        rc = vm_kill(sb, e);
+    if (rc < 0) {
         struct err ignored = {0};
-        object_delete(sb->space, NODED_SANDBOX, fresh, &ignored);
+        object_delete(sb->space, NODED_SANDBOX, c.id, &ignored);
         sb->row.next_object = 0;
+        return rc;
+    }
+    sb->row.object = (int64_t)c.id;
+    if (sb->row.disk < size)
+        sb->row.disk = size;
+    return switched(sb, old, ref, e);
+}
+
+/* The machine runs what `ref` names, and its agent answers. */
+static int take_over(struct sandbox *sb, struct machine *m, const struct ref *ref, uint64_t jobs_of, struct err *e)
+{
+    int64_t old = sb->row.object, disk = (int64_t)m->disk;
+    int rc = vm_introduce(sb->space, m->guest, sb->row.name, e);
+    if (rc == 0 && m->lost)
+        rc = err_set(e, EIO, "the guest of '%s' ended right after it was loaded", sb->row.name);
+    jobs_keep(sb, jobs_of);
+    if (rc == 0)
+        rc = vm_kill(sb, e);
+    if (rc < 0) {
+        jobs_keep(sb, 0);
+        machine_discard(m);
+        return rc;
+    }
+    machine_give(m, sb);
+    bool grow = sb->row.disk > disk;
+    if (!grow)
+        sb->row.disk = disk;
+    rc = switched(sb, old, ref, e);
+    if (rc == 0 && grow)
+        rc = vm_grow(sb, true, e);
+    jobs_bring(sb, jobs_of);
+    return rc;
+}
+
+/* A live source: captured with its memory, and loaded elsewhere. Nothing happens (and *out stays NULL) when it does not run. */
+static int fork_live(struct sandbox *sb, const struct ref *ref, struct machine **out, uint64_t *hidden, struct err *e)
+{
+    struct space *s = sb->space;
+    struct sandbox *src;
+    struct machine *m = NULL;
+    struct capture c = {.kind = NODED_SNAPSHOT, .id = space_new_id(), .with_memory = true};
+    int rc = find_source(s, sb, ref, &src, e);
+    if (rc < 0 || !src->guest || (sandbox_state(src) != SANDBOX_RUNNING && sandbox_state(src) != SANDBOX_PAUSED))
+        return rc;
+    struct head source = {.base_kind = (uint32_t)src->row.base_kind, .base = (uint64_t)src->row.base, .memory = (uint64_t)src->row.memory,
+                          .vcpus = (uint32_t)src->row.vcpus, .disk = (uint64_t)src->row.disk};
+    struct head base = head_base(s, &source);
+    if (base.id) /* before the source is stopped, so that the child follows at once */
+        rc = machine_take_slot(s, &base, &m, e);
+    if (rc < 0)
+        return rc;
+    *hidden = c.id;
+    rc = capture_sandbox(s, sb, ref, &c, e);
+    if (rc == 0 && !c.head.memory) { /* it stopped while we waited: its disk boots, as the caller does */
+        machine_discard(m);
+        return 0;
+    }
+    if (rc == 0 && !m)
+        rc = machine_take_slot(s, &c.head, &m, e);
+    if (rc == 0)
+        rc = machine_load(m, &c.head, e);
+    if (rc < 0)
+        machine_discard(m);
+    else
+        *out = m;
+    return rc;
+}
+
+/* A running machine at what `ref` names; none when that holds no memory. `jobs_of`: whose job rows go with it. */
+static int load_machine(struct sandbox *sb, const struct ref *ref, struct machine **out, uint64_t *jobs_of, struct err *e)
+{
+    struct space *s = sb->space;
+    struct head h;
+    if (ref->kind == REF_SANDBOX)
+        return fork_live(sb, ref, out, jobs_of, e);
+    int rc = wait_for(s, ref, e);
+    if (rc < 0)
+        return rc;
+    if (ref->kind == REF_SNAPSHOT) {
+        h = snapshot_head(snapshot_by_id(s, ref->id));
+        *jobs_of = ref->id;
+        return h.memory ? machine_take(s, &h, out, e) : 0;
+    }
+    if (!template_head(template_by_id(s, ref->id), (uint64_t)sb->row.memory, (uint32_t)sb->row.vcpus, &h))
+        return 0;
+    rc = machine_take(s, &h, out, e);
+    if (rc < 0 && rc != -ECANCELED) {
+        log_warn("sandbox %012" PRIx64 " boots, since its template's head could not be loaded: %s", (uint64_t)sb->row.id, e->msg);
+        if (rc == -ENOEXEC || rc == -EBADMSG)
+            prepared_unfit(s, h.id, e->msg);
+        *e = (struct err){0};
+        rc = 0;
     }
     return rc;
+}
+
+static int load_into(struct sandbox *sb, const struct op *op, struct err *e)
+{
+    struct machine *m = NULL;
+    uint64_t jobs_of = 0;
+    int rc = op->boot ? 0 : load_machine(sb, &op->ref, &m, &jobs_of, e);
+    if (rc == 0 && m)
+        rc = take_over(sb, m, &op->ref, jobs_of, e);
+    if (op->ref.kind == REF_SANDBOX && jobs_of) { /* the hidden capture */
+        job_rows_remove(sb->space, jobs_of);
+        object_delete_later(sb->space, NODED_SNAPSHOT, jobs_of);
+    }
+    if (rc < 0 || m)
+        return rc;
+    rc = make_object(sb, &op->ref, e);
+    return rc < 0 ? rc : vm_boot(sb, e);
+}
+
+/* A copy gesture may take over within a moment; the first use of the sandbox says that none does. */
+static int wait_for_copy(struct sandbox *sb)
+{
+    int rc = wait_in_list(sb->space->co, &sb->hurry, COPY_GRACE_MSEC);
+    return rc == -ETIMEDOUT ? 0 : rc;
 }
 
 int load_run(struct sandbox *sb, struct op *op, struct err *e)
 {
     enum sandbox_state before = sandbox_state(sb);
-    bool touched = sb->row.touched && sb->row.object;
+    int64_t object = sb->row.object;
+    bool touched = sb->row.touched && object;
     int rc = 0;
     if (op->ref.kind == REF_SANDBOX && op->ref.id == (uint64_t)sb->row.id)
         return op->ref.generation == (uint64_t)sb->row.generation
@@ -277,21 +453,17 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
     sb->row.desired = SANDBOX_RUNNING;
     sandbox_set_state(sb, touched || before == SANDBOX_ROLLING_BACK ? SANDBOX_ROLLING_BACK : SANDBOX_CREATING, NULL);
     if (op->delay)
-        rc = co_sleep(sb->space->co, COPY_GRACE_MSEC);
+        rc = wait_for_copy(sb);
     if (rc == 0 && touched && before != SANDBOX_ROLLING_BACK)
-        rc = keep_present(sb, before == SANDBOX_RUNNING, e);
+        rc = keep_present(sb, before, e);
     if (rc == 0)
-        rc = make_object(sb, &op->ref, e);
+        rc = load_into(sb, op, e);
     if (rc < 0) {
-        bool intact = sb->guest ? before == SANDBOX_RUNNING || before == SANDBOX_PAUSED : before == SANDBOX_STOPPED;
+        bool intact = object && sb->row.object == object && (sb->guest ? before == SANDBOX_RUNNING || before == SANDBOX_PAUSED : before == SANDBOX_STOPPED);
         if (intact && rc != -ECANCELED)
             sandbox_set_state(sb, before, "the new head could not be loaded");
         return rc;
     }
-    sb->row.touched = 0;
-    rc = vm_boot(sb, e);
-    if (rc < 0)
-        return rc;
     sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
     return 0;
 }

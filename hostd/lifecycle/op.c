@@ -68,7 +68,7 @@ static int run_start(struct sandbox *sb, struct err *e)
     if (!sb->row.object) { /* it never got a disk: load what it was to be */
         if (ref_parse(sb->row.want, &want) < 0)
             return err_set(e, ENOENT, "sandbox '%s' has no disk and no head to load: write one to its head", sb->row.name);
-        struct op load = {.kind = OP_LOAD, .ref = want};
+        struct op load = {.kind = OP_LOAD, .ref = want, .boot = true}; /* what it failed with may have been the memory */
         return load_run(sb, &load, e);
     }
     sb->row.desired = SANDBOX_RUNNING;
@@ -108,15 +108,13 @@ static int run_kill(struct sandbox *sb, struct err *e)
 
 static int run_grow(struct sandbox *sb, struct op *op, struct err *e)
 {
-    struct noded_request req = {.op = NODED_DISK_GROW, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object, .size = op->size};
-    int rc = sb->row.object ? noded_call(sb->space, &req, NULL, NULL, e) : 0;
-    if (rc < 0)
-        return rc;
+    int64_t before = sb->row.disk;
     sb->row.disk = (int64_t)op->size;
-    if (sandbox_state(sb) == SANDBOX_RUNNING && sb->guest)
-        rc = guest_ctl(sb->guest, 30000, "grow");
+    int rc = sb->row.object ? vm_grow(sb, sandbox_state(sb) == SANDBOX_RUNNING, e) : 0;
+    if (rc < 0)
+        sb->row.disk = before;
     sandbox_save(sb, NULL);
-    return rc < 0 ? err_set(e, -rc, "the disk of '%s' is larger now, but its file system could not be grown: %s", sb->row.name, strerror(-rc)) : 0;
+    return rc;
 }
 
 /* QEMU ended by itself, or the guest broke its channel (then `guest` is gone). An event of an earlier QEMU of the same object may come late:
@@ -250,7 +248,10 @@ static void runner(void *arg)
     struct op *op = sb->ops;
     struct err e = {0};
     sb->runner = co_self(sb->space->co);
+    sb->space->operations++;
     int rc = run_op(sb, op, &e);
+    if (--sb->space->operations == 0)
+        pool_kick(sb->space);
     if (rc < 0 && !e.code)
         err_set(&e, -rc, "%s", strerror(-rc));
     if (rc < 0)
@@ -299,6 +300,7 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
 {
     struct op **p = &sb->ops;
     bool running = sb->runner && sb->runner != NOT_YET;
+    wait_done_all(&sb->hurry, 0, NULL);
     if (w)
         wait_add(&op->waiters, w);
     if (running)
@@ -344,6 +346,7 @@ void sandbox_touch(struct sandbox *sb, bool wake, struct waiter *w)
     if (sb->copy != COPY_HELD)
         mark_touched(sb);
     wait_add(&sb->ready, w);
+    wait_done_all(&sb->hurry, 0, NULL);
     if (!sb->ops && !sb->runner && sb->copy != COPY_HELD)
         serve_ready(sb);
 }
@@ -377,8 +380,12 @@ int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct e
     if (vcpus)
         sb->row.vcpus = vcpus;
     rc = sandbox_save(sb, e);
-    if (rc == 0 && sb->slot_taken)
-        op_submit(sb, op_new(OP_RESTART), true, NULL);
+    if (rc == 0 && sb->slot_taken) {
+        struct op *op = op_new(OP_RESTART);
+        if (ref_parse(sb->row.origin, &op->ref) == 0 && op->ref.kind == REF_TEMPLATE && load_check(sb->space, &op->ref, NULL) == 0)
+            op->kind = OP_LOAD; /* a machine of that size may wait for it */
+        op_submit(sb, op, true, NULL);
+    }
     return rc;
 }
 
@@ -406,8 +413,12 @@ void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
         if ((uint64_t)candidate->row.object == object)
             sb = candidate;
     }
-    if (!sb)
+    bool ended = vm_event == NODED_VM_GONE || vm_event == NODED_VM_CRASHED || vm_event == NODED_VM_GUEST_PANIC;
+    if (!sb) {
+        if (ended)
+            pool_vm_gone(s, object);
         return;
+    }
     if (vm_event == NODED_VM_IO_ERROR) {
         struct event_scope scope = sandbox_scope(sb);
         sandbox_set_error(sb, "the disk of '%s' had an input/output error and the machine is paused: free space in the pool, then write resume to its state",
@@ -417,7 +428,7 @@ void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
             sandbox_set_state(sb, SANDBOX_PAUSED, "disk error");
         return;
     }
-    if (vm_event != NODED_VM_GONE && vm_event != NODED_VM_CRASHED && vm_event != NODED_VM_GUEST_PANIC)
+    if (!ended)
         return;
     wait_done_all(&sb->vm_gone, 0, NULL);
     struct op *op = op_new(OP_VM_LOST);

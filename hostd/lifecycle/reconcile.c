@@ -41,6 +41,8 @@ static char *list_text(struct space *s, enum noded_op op, struct err *e)
 
 static bool is_ours(const struct space *s, uint64_t object)
 {
+    if (pool_has_object(s, object) || object == s->preparing)
+        return true;
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
         const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
         if ((uint64_t)sb->row.object == object)
@@ -49,12 +51,19 @@ static bool is_ours(const struct space *s, uint64_t object)
     return false;
 }
 
-static void kill_orphan(struct space *s, uint64_t object)
+static int kill_domain(struct space *s, uint64_t object)
 {
     struct err e = {0};
     struct noded_request req = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = object};
-    log_warn("domain of object %012" PRIx64 " belongs to no sandbox: killed", object);
-    noded_call(s, &req, NULL, NULL, &e);
+    log_warn("domain of object %012" PRIx64 " belongs to no running sandbox: killed", object);
+    return noded_call(s, &req, NULL, NULL, &e);
+}
+
+/* Most of all the machines of the pool of a space-hostd that ended. */
+static void kill_orphan(struct space *s, uint64_t object)
+{
+    if (kill_domain(s, object) == 0)
+        object_delete_later(s, NODED_SANDBOX, object);
 }
 
 static int read_domains(struct space *s, struct hmap *domains, struct err *e)
@@ -128,7 +137,7 @@ static void take_up(struct sandbox *sb, const struct domain *d)
     case SANDBOX_STOPPED:
     case SANDBOX_FAILED:
         if (d)
-            kill_orphan(sb->space, (uint64_t)sb->row.object);
+            kill_domain(sb->space, (uint64_t)sb->row.object);
         break;
     default: {
         struct op *op = op_new(OP_RECOVER);
@@ -154,9 +163,11 @@ static struct sandbox **all_sandboxes(struct space *s, size_t *count)
 static bool object_known(const struct space *s, const char *kind, uint64_t id)
 {
     if (!strcmp(kind, "template"))
-        return template_by_id(s, id) != NULL;
+        return template_by_id(s, id) || prepared_has_object(s, id);
     if (!strcmp(kind, "snapshot"))
         return snapshot_by_id(s, id) != NULL;
+    if (pool_has_object(s, id) || id == s->preparing)
+        return true;
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
         const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
         if ((uint64_t)sb->row.object == id || (uint64_t)sb->row.next_object == id)

@@ -47,43 +47,55 @@ static void host_name(const char *name, char out[NAME_LEN_MAX + 1])
     out[i] = 0;
 }
 
-/* What a guest must be told before anyone uses it. */
-static int introduce(struct sandbox *sb, struct err *e)
+int vm_introduce(struct space *s, struct guest *g, const char *name, struct err *e)
 {
-    char name[NAME_LEN_MAX + 1], hex[33];
+    char host[NAME_LEN_MAX + 1], hex[33];
     unsigned char raw[16];
+    (void)s;
     if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw)
         return err_sys(e, "read random bytes");
     for (int i = 0; i < 16; i++)
         snprintf(hex + 2 * i, 3, "%02x", raw[i]);
-    host_name(sb->row.name, name);
-    int rc = guest_ctl(sb->guest, 10000, "generation %s", hex);
-    if (rc == 0)
-        rc = guest_ctl(sb->guest, 10000, "hostname %s", name);
-    return rc < 0 ? err_set(e, -rc, "give the guest of '%s' its identity: %s", sb->row.name, strerror(-rc)) : 0;
+    host_name(name, host);
+    int rc = guest_ctl(g, 10000, "load %" PRId64 " %s %s", space_now(), hex, host);
+    return rc < 0 ? err_set(e, -rc, "give the guest of '%s' its clock and identity: %s", name, strerror(-rc)) : 0;
+}
+
+static struct guest_hooks hooks_of(struct sandbox *sb)
+{
+    return (struct guest_hooks){guest_lost, sb};
+}
+
+void vm_watch(struct sandbox *sb)
+{
+    struct guest_hooks hooks = hooks_of(sb);
+    guest_set_hooks(sb->guest, &hooks);
 }
 
 int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
 {
-    struct guest_hooks hooks = {guest_lost, sb};
+    struct guest_hooks hooks = hooks_of(sb);
     int rc = guest_connect(sb->space, (uint64_t)sb->row.object, &hooks, fresh ? BOOT_MSEC : RECONNECT_MSEC, &sb->guest, e);
     if (rc < 0)
         return rc;
+    if (fresh)
+        return vm_introduce(sb->space, sb->guest, sb->row.name, e);
     rc = guest_ctl(sb->guest, 10000, "clock %" PRId64, space_now());
     if (rc < 0)
-        rc = err_set(e, -rc, "set the clock of '%s': %s", sb->row.name, strerror(-rc));
-    if (rc == 0 && fresh)
-        rc = introduce(sb, e);
-    if (rc == 0)
-        jobs_attach(sb);
-    return rc;
+        return err_set(e, -rc, "set the clock of '%s': %s", sb->row.name, strerror(-rc));
+    jobs_attach(sb);
+    return 0;
 }
 
-static int grow_disk(struct sandbox *sb, struct err *e)
+int vm_grow(struct sandbox *sb, bool running, struct err *e)
 {
     struct noded_request req = vm_request(sb, NODED_DISK_GROW);
     req.size = (uint64_t)sb->row.disk;
-    return noded_call(sb->space, &req, NULL, NULL, e);
+    int rc = noded_call(sb->space, &req, NULL, NULL, e);
+    if (rc < 0 || !running || !sb->guest)
+        return rc;
+    rc = guest_ctl(sb->guest, 30000, "grow");
+    return rc < 0 ? err_set(e, -rc, "the disk of '%s' is larger now, but its file system could not be grown: %s", sb->row.name, strerror(-rc)) : 0;
 }
 
 int vm_boot(struct sandbox *sb, struct err *e)
@@ -92,9 +104,10 @@ int vm_boot(struct sandbox *sb, struct err *e)
     if (rc == 0)
         rc = vm_charge(sb, e);
     if (rc == 0)
-        rc = grow_disk(sb, e);
+        rc = vm_grow(sb, false, e);
     if (rc < 0)
         return rc;
+    sb->row.base_kind = sb->row.base = 0;
     struct noded_request req = vm_request(sb, NODED_VM_START);
     req.memory = (uint64_t)sb->row.memory;
     req.vcpus = (uint32_t)sb->row.vcpus;
@@ -106,11 +119,7 @@ int vm_boot(struct sandbox *sb, struct err *e)
         rc = noded_call(sb->space, &req, NULL, NULL, e);
     if (rc == 0)
         rc = vm_connect(sb, true, e);
-    if (rc == 0 && sb->guest) {
-        rc = guest_ctl(sb->guest, 30000, "grow");
-        rc = rc < 0 ? err_set(e, -rc, "grow the file system of '%s': %s", sb->row.name, strerror(-rc)) : 0;
-    }
-    return rc;
+    return rc == 0 ? vm_grow(sb, true, e) : rc;
 }
 
 int vm_kill(struct sandbox *sb, struct err *e)
@@ -210,26 +219,12 @@ static void choose(struct space *s, const struct noded_reply *host, struct err *
     log_info("guests run under %s", s->accel == NODED_KVM ? "KVM" : "TCG, which emulates: no usable KVM on this host");
 }
 
-struct accel_waiter {
-    struct waiter w;
-    struct co *co;
-};
-
-static void accel_known(struct waiter *w, int rc, const struct err *e)
-{
-    (void)e;
-    co_wake(((struct accel_waiter *)(void *)w)->co, rc);
-}
-
 int accel_wait(struct space *s, struct err *e)
 {
     if (s->accel)
         return 0;
     if (s->accel_probing) {
-        struct accel_waiter a = {.w.done = accel_known, .co = co_self(s->co)};
-        wait_add(&s->accel_waiters, &a.w);
-        int rc = co_wait(s->co);
-        wait_remove(&a.w);
+        int rc = wait_in_list(s->co, &s->accel_waiters, 0);
         return rc < 0 ? err_set(e, -rc, "choosing the acceleration: %s", strerror(-rc)) : 0;
     }
     s->accel_probing = true;

@@ -132,6 +132,15 @@ static void read_template_state(struct tree_fid *f, struct text *t)
 {
     text_add(t, "%s\n", artifact_state_name(f->node.template->row.state));
 }
+static void add_prepared(void *user, uint64_t memory, uint32_t vcpus)
+{
+    char size[24];
+    text_add(user, "%s %u\n", str_format_size(memory, size), vcpus);
+}
+static void read_template_prepared(struct tree_fid *f, struct text *t)
+{
+    template_heads_text(f->node.template, add_prepared, t);
+}
 static void read_template_error(struct tree_fid *f, struct text *t)
 {
     add_line(t, f->node.template->row.error);
@@ -214,6 +223,7 @@ const struct attr template_attrs[] = {
     {"share", 0644, 0, read_template_share, write_template_share, "Who else may use it: `all`, a group's name, or nothing."},
     {"state", 0644, 0, read_template_state, write_template_state, "empty, creating, ready or failed; write `ready` when disk.raw is complete."},
     {"error", 0444, 0, read_template_error, NULL, "Why it failed."},
+    {"prepared", 0444, 0, read_template_prepared, NULL, "A line for each size (memory, vcpus) of which it holds a booted machine's memory: no boot there."},
     {"disk.raw", 0600, ATTR_RAW, NULL, NULL, "The ext4 image, writable until it is ready; not there afterwards."},
     {"head", 0644, 0, read_template_head, write_template_head, "Its ref; write one to publish a sandbox's or snapshot's disk as this template."},
     {0},
@@ -477,7 +487,11 @@ static void read_snapshot_id(struct tree_fid *f, struct text *t)
 }
 static void read_snapshot_kind(struct tree_fid *f, struct text *t)
 {
-    text_add(t, "disk %s\n", snap_of(f)->state == ARTIFACT_CREATING ? "unknown" : snap_of(f)->consistent ? "consistent" : "crash");
+    const struct snapshot_row *row = snap_of(f);
+    if (row->memory && row->state == ARTIFACT_READY)
+        text_add(t, "full\n");
+    else
+        text_add(t, "disk %s\n", row->state == ARTIFACT_CREATING ? "unknown" : row->consistent ? "consistent" : "crash");
 }
 static void read_snapshot_created(struct tree_fid *f, struct text *t)
 {
@@ -502,28 +516,33 @@ static void read_snapshot_head(struct tree_fid *f, struct text *t)
     text_add(t, "%s\n", ref_format(&ref, buf));
 }
 
-/* `cp -r sandboxes/A snapshots/A/S`: mkdir took the snapshot; the head that the copy brings must be that sandbox's. */
+/* `cp -r sandboxes/A snapshots/A/S`: mkdir took the disk; the head that the copy brings makes it a checkpoint of that sandbox. */
 static void write_snapshot_head(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
 {
     struct ref ref;
+    struct err e = {0};
     (void)len;
     if (!may_write(r, f) || !check_ref(r, f, value, &ref))
         return;
-    if (ref.kind != REF_SANDBOX || (int64_t)ref.id != snap_of(f)->sandbox)
-        fail_errno(r, f, EINVAL, "snapshots/NAME/ holds snapshots of sandbox NAME only, and they never change");
-    else
-        reply_write(r);
+    if (ref.kind != REF_SANDBOX || (int64_t)ref.id != snap_of(f)->sandbox) {
+        fail_errno(r, f, EINVAL, "snapshots/NAME/ holds snapshots of sandbox NAME only");
+        return;
+    }
+    struct waiter *w = pending_write(r, f);
+    int rc = snapshot_fill(f->node.snapshot, &ref, w, &e);
+    if (rc < 0 && w)
+        pending_fail((struct pending *)(void *)w, rc, &e);
 }
 
 const struct attr snapshot_attrs[] = {
     {"id", 0444, 0, read_snapshot_id, NULL, "12 hex digits; never reused."},
-    {"kind", 0444, 0, read_snapshot_kind, NULL, "`disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
+    {"kind", 0444, 0, read_snapshot_kind, NULL, "`full` (with memory and processes), `disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
     {"created", 0444, 0, read_snapshot_created, NULL, "When (UTC)."},
     {"size", 0444, 0, read_snapshot_size, NULL, "Bytes of the disk."},
     {"state", 0444, 0, read_snapshot_state, NULL, "creating, ready or failed."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
     {"disk.raw", 0400, ATTR_RAW, NULL, NULL, "The disk image, read-only and stable."},
-    {"head", 0644, 0, read_snapshot_head, write_snapshot_head, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one."},
+    {"head", 0644, 0, read_snapshot_head, write_snapshot_head, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one; a head of its sandbox written at once makes it full."},
     {0},
 };
 

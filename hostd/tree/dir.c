@@ -126,7 +126,7 @@ static void mkdir_snapshot(struct p9_request *r, struct tree_fid *f, const char 
     if (!may_change(r, f))
         return;
     made.kind = NODE_SNAPSHOT;
-    int rc = snapshot_create(f->node.sandbox, name, false, &made.snapshot, &e);
+    int rc = snapshot_create(f->node.sandbox, name, &made.snapshot, &e);
     if (rc < 0)
         fail(r, f, rc, &e);
     else

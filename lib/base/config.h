@@ -31,6 +31,9 @@ struct config {
     uint64_t disk;                /* of a new template made without a size, bytes; default 10G */
     char template_[65];           /* key `template`: what `mkdir sandboxes/X` starts from; default debian */
     uint32_t overcommit_percent;  /* memory of all live guests over host memory; default 200 */
+    uint32_t pool_ready;          /* machines of the default template kept ready for mkdir; default 2 */
+    uint32_t pool_slots;          /* and kept waiting for a fork or a roll back; default 1 */
+    uint32_t pool_max;            /* machines in the pool at most, all templates together; 0: no pool; default 32 */
     uint32_t reserve_percent;     /* of the pool kept free: creating is refused below, removing still works; default 5 */
     uint32_t max_sandboxes;       /* per owner; default 4096 */
     uint32_t max_jobs;            /* per sandbox; default 1024 */

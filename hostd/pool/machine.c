@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// One machine: started, loaded, given to a sandbox or discarded. See pool.h.
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/guest/guest.h"
+#include "hostd/lifecycle/lifecycle.h"
+#include "hostd/noded_client.h"
+#include "hostd/pool/pool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HELLO_MSEC 20000u /* from the load to the agent's echo: milliseconds on an idle host */
+
+/* Sandboxes and what is made for them come before machines that wait for somebody. */
+static bool pool_make_room(struct space *s, uint64_t memory)
+{
+    for (struct machine *m = s->machines; m && admit_memory(s, memory + s->pool_memory, NULL) < 0; m = m->next)
+        if (m->state == MACHINE_WAITING || m->state == MACHINE_READY)
+            machine_discard(m);
+    return admit_memory(s, memory + s->pool_memory, NULL) == 0;
+}
+
+int machine_charge(struct space *s, uint64_t memory, bool pooled, uint32_t *ret_slot, struct err *e)
+{
+    uint32_t slot = 0;
+    int rc = admit_memory(s, pooled ? memory + s->pool_memory : memory, e);
+    if (rc < 0 && pooled && pool_make_room(s, memory)) {
+        *e = (struct err){0};
+        rc = 0;
+    }
+    if (rc < 0)
+        return rc;
+    while (slot < s->config.uid_count && s->slots[slot])
+        slot++;
+    if (slot == s->config.uid_count)
+        return err_set(e, EAGAIN, "all %u user ids for virtual machines are in use (uid_count)", s->config.uid_count);
+    s->slots[slot] = 1;
+    *(pooled ? &s->pool_memory : &s->guest_memory) += memory;
+    *ret_slot = slot;
+    return 0;
+}
+
+void machine_discharge(struct space *s, uint64_t memory, bool pooled, uint32_t slot)
+{
+    s->slots[slot] = 0;
+    *(pooled ? &s->pool_memory : &s->guest_memory) -= memory;
+}
+
+static void unlist(struct machine *m)
+{
+    struct machine **p = &m->space->machines;
+    while (*p != m)
+        p = &(*p)->next;
+    *p = m->next;
+}
+
+static void discard(void *arg)
+{
+    struct machine *m = arg;
+    struct space *s = m->space;
+    struct err e = {0};
+    struct noded_request end = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = m->object};
+    struct noded_request remove = {.op = NODED_OBJECT_DELETE, .kind = NODED_SANDBOX, .id = m->object};
+    int rc = noded_call(s, &end, NULL, NULL, &e);
+    if (rc == 0)
+        rc = noded_call(s, &remove, NULL, NULL, &e);
+    if (rc < 0)
+        log_warn("machine %012" PRIx64 " is left to reconciliation: %s", m->object, e.msg);
+    machine_discharge(s, 0, true, m->slot);
+    unlist(m);
+    free(m);
+}
+
+void machine_discard(struct machine *m)
+{
+    if (!m || m->state == MACHINE_ENDING)
+        return;
+    m->state = MACHINE_ENDING;
+    m->space->pool_memory -= m->base.memory; /* its uid follows when QEMU has ended */
+    guest_close(m->guest);
+    m->guest = NULL;
+    co_spawn(m->space->co, discard, m);
+}
+
+/* A QEMU on a copy of the base. */
+int machine_take_new(struct space *s, const struct head *base, struct machine **out, struct err *e)
+{
+    struct machine *m = calloc(1, sizeof *m);
+    if (!m)
+        abort();
+    *m = (struct machine){.space = s, .state = MACHINE_STARTING, .base = *base, .object = space_new_id()};
+    int rc = machine_charge(s, base->memory, true, &m->slot, e);
+    if (rc < 0) {
+        free(m);
+        return rc;
+    }
+    m->next = s->machines;
+    s->machines = m;
+    struct noded_request copy = {.op = NODED_OBJECT_SNAPSHOT, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id};
+    struct noded_request run = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id,
+                                .flags = NODED_INCOMING, .memory = base->memory, .vcpus = base->vcpus, .accel = s->accel, .slot = m->slot};
+    rc = accel_wait(s, e);
+    if (rc == 0)
+        rc = noded_call(s, &copy, NULL, NULL, e);
+    if (rc == 0)
+        rc = noded_call(s, &run, NULL, NULL, e);
+    if (rc == 0 && m->lost)
+        rc = err_set(e, EIO, "a new machine ended before it was used");
+    if (rc < 0) {
+        machine_discard(m);
+        return rc;
+    }
+    *out = m;
+    return 0;
+}
+
+static struct machine *find(struct space *s, const struct head *base, enum machine_state state)
+{
+    for (struct machine *m = s->machines; m; m = m->next)
+        if (m->state == state && !m->lost && m->base.kind == base->kind && m->base.id == base->id)
+            return m;
+    return NULL;
+}
+
+int machine_take_slot(struct space *s, const struct head *base, struct machine **out, struct err *e)
+{
+    struct machine *m = find(s, base, MACHINE_WAITING);
+    pool_demand(s, base, MACHINE_WAITING, m != NULL);
+    if (!m)
+        return machine_take_new(s, base, out, e);
+    m->state = MACHINE_STARTING; /* nobody else's */
+    *out = m;
+    return 0;
+}
+
+static void lost(void *user, const char *why)
+{
+    struct machine *m = user;
+    log_info("machine %012" PRIx64 ": %s", m->object, why);
+    m->lost = true;
+    if (m->state == MACHINE_READY)
+        machine_discard(m);
+}
+
+int machine_load(struct machine *m, const struct head *h, struct err *e)
+{
+    struct space *s = m->space;
+    bool itself = h->kind == m->base.kind && h->id == m->base.id;
+    struct guest_hooks hooks = {lost, m};
+    struct noded_request load = {.op = NODED_VM_LOAD, .kind = NODED_SANDBOX, .id = m->object, .kind2 = h->kind, .id2 = h->id,
+                                 .flags = itself ? NODED_OWN_DISK : 0};
+    int rc = noded_call(s, &load, NULL, NULL, e);
+    m->disk = h->disk;
+    if (rc == 0)
+        rc = guest_connect(s, m->object, &hooks, HELLO_MSEC, &m->guest, e);
+    return rc;
+}
+
+int machine_take(struct space *s, const struct head *h, struct machine **out, struct err *e)
+{
+    struct head base = head_base(s, h);
+    struct machine *m = base.id == h->id ? find(s, h, MACHINE_READY) : NULL;
+    if (base.id == h->id)
+        pool_demand(s, h, MACHINE_READY, m != NULL);
+    if (m) {
+        m->state = MACHINE_STARTING;
+        *out = m;
+        return 0;
+    }
+    int rc = machine_take_slot(s, &base, &m, e);
+    if (rc == 0)
+        rc = machine_load(m, h, e);
+    if (rc < 0)
+        machine_discard(m);
+    else
+        *out = m;
+    return rc;
+}
+
+void machine_give(struct machine *m, struct sandbox *sb)
+{
+    struct space *s = m->space;
+    unlist(m);
+    s->pool_memory -= m->base.memory;
+    s->guest_memory += m->base.memory;
+    sb->charged = m->base.memory;
+    sb->row.slot = m->slot;
+    sb->slot_taken = true;
+    sb->row.object = (int64_t)m->object;
+    sb->row.base_kind = m->base.kind;
+    sb->row.base = (int64_t)m->base.id;
+    sb->row.memory = (int64_t)m->base.memory;
+    sb->row.vcpus = m->base.vcpus;
+    sb->guest = m->guest;
+    vm_watch(sb);
+    free(m);
+    pool_kick(s);
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many machines wait, and of what. See pool.h.
+//
+// Theory of operation. Each base that is in use has a `shelf`: how many slots and ready machines it should have. The default template's shelf has what the
+// configuration says at least; beyond that a shelf holds as many as were taken within any short time lately (a burst that came once comes again), and
+// that figure decays. One coroutine at a time makes what is missing, one machine after the other, and rests while sandboxes have operations under way: it
+// competes for the same processors. Machines beyond the figure end with the next decay. The pool's memory is charged on top of that of the sandboxes,
+// and gives way to it.
+#include "base/log.h"
+#include "hostd/guest/guest.h"
+#include "hostd/lifecycle/lifecycle.h"
+#include "hostd/noded_client.h"
+#include "hostd/pool/pool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TICK_MSEC    1000u
+#define BURST_MSEC   3000u  /* what is taken within this is one burst: a machine is made in a fraction of it */
+#define DECAY_TICKS  120u   /* after so many quiet seconds a shelf's figures shrink */
+#define BACKOFF_TICKS 30u   /* after a machine could not be made */
+#define FAR_BYTES    (16u << 20) /* a head that changed more than this against its base is worth mapping itself */
+
+struct shelf {
+    struct shelf *next;
+    struct head base;
+    struct {
+        uint32_t wanted, burst;
+        uint64_t burst_began; /* uv_now */
+    } of[2];           /* slots, ready machines */
+    unsigned quiet;    /* ticks since the last demand */
+    unsigned backoff;  /* ticks */
+    bool standing;     /* the default template's */
+};
+
+struct pool {
+    struct space *space;
+    struct shelf *shelves;
+    uv_timer_t tick;
+    bool refilling;
+    bool again;
+};
+
+static unsigned index_of(enum machine_state kind)
+{
+    return kind == MACHINE_READY;
+}
+
+static struct shelf *shelf_of(struct pool *p, const struct head *base, bool make)
+{
+    struct shelf *sh = p->shelves;
+    while (sh && !(sh->base.kind == base->kind && sh->base.id == base->id))
+        sh = sh->next;
+    if (!sh && make) {
+        sh = calloc(1, sizeof *sh);
+        if (!sh)
+            abort();
+        sh->base = *base;
+        sh->next = p->shelves;
+        p->shelves = sh;
+    }
+    return sh;
+}
+
+struct head head_base(const struct space *s, const struct head *h)
+{
+    struct head base = *h;
+    bool there = h->base_kind == NODED_TEMPLATE ? prepared_has_object(s, h->base) : h->base_kind == NODED_SNAPSHOT && snapshot_by_id(s, h->base);
+    if (h->base && there && h->changed <= FAR_BYTES) {
+        base.kind = h->base_kind;
+        base.id = h->base;
+    }
+    base.base = 0;
+    return base;
+}
+
+static uint32_t count(const struct space *s, const struct shelf *sh, enum machine_state state)
+{
+    uint32_t n = 0;
+    for (const struct machine *m = s->machines; m; m = m->next)
+        n += m->state == state && (!sh || (m->base.kind == sh->base.kind && m->base.id == sh->base.id));
+    return n;
+}
+
+uint32_t pool_count(const struct space *s, enum machine_state state)
+{
+    return count(s, NULL, state);
+}
+
+bool pool_has_object(const struct space *s, uint64_t object)
+{
+    for (const struct machine *m = s->machines; m; m = m->next)
+        if (m->object == object)
+            return true;
+    return false;
+}
+
+bool pool_vm_gone(struct space *s, uint64_t object)
+{
+    struct machine *m = s->machines;
+    while (m && m->object != object)
+        m = m->next;
+    if (!m)
+        return false;
+    m->lost = true;
+    if (m->state == MACHINE_WAITING || m->state == MACHINE_READY)
+        machine_discard(m);
+    return true;
+}
+
+void pool_demand(struct space *s, const struct head *base, enum machine_state kind, bool found)
+{
+    struct shelf *sh = shelf_of(s->pool, base, true);
+    unsigned i = index_of(kind);
+    uint64_t now = uv_now(s->loop);
+    sh->quiet = 0;
+    if (now - sh->of[i].burst_began > BURST_MSEC) {
+        sh->of[i].burst_began = now;
+        sh->of[i].burst = 0;
+    }
+    sh->of[i].burst++;
+    if (sh->of[i].burst > sh->of[i].wanted)
+        sh->of[i].wanted = sh->of[i].burst < s->config.pool_max ? sh->of[i].burst : s->config.pool_max;
+    if (!found)
+        log_debug("no %s of base %012" PRIx64 " was there", i ? "ready machine" : "slot", base->id);
+    pool_kick(s);
+}
+
+/* ---- making what is missing ---- */
+
+static int make(struct space *s, const struct head *base, enum machine_state kind, struct err *e)
+{
+    struct machine *m = NULL;
+    int rc = machine_take_new(s, base, &m, e);
+    if (rc == 0 && kind == MACHINE_READY) {
+        rc = machine_load(m, base, e);
+        if (rc == 0)
+            rc = guest_ctl(m->guest, 5000, "sync"); /* it works */
+    }
+    if (rc == 0 && m->lost)
+        rc = -EIO;
+    if (rc < 0)
+        machine_discard(m);
+    else
+        m->state = kind;
+    return rc;
+}
+
+/* The shelf that lacks most, and what. */
+static struct shelf *most_wanted(struct pool *p, enum machine_state *kind)
+{
+    static const enum machine_state kinds[] = {MACHINE_READY, MACHINE_WAITING};
+    struct shelf *best = NULL;
+    uint32_t most = 0;
+    for (struct shelf *sh = p->shelves; sh; sh = sh->next)
+        for (unsigned i = 0; i < 2; i++) {
+            uint32_t have = count(p->space, sh, kinds[i]), wanted = sh->of[index_of(kinds[i])].wanted;
+            if (!sh->backoff && have < wanted && wanted - have > most) {
+                most = wanted - have;
+                best = sh;
+                *kind = kinds[i];
+            }
+        }
+    return best;
+}
+
+static bool busy(const struct space *s)
+{
+    return s->operations > 0;
+}
+
+static void refill(void *arg)
+{
+    struct pool *p = arg;
+    struct space *s = p->space;
+    do {
+        enum machine_state kind = MACHINE_WAITING;
+        struct shelf *sh;
+        p->again = false;
+        while (!busy(s) && pool_count(s, MACHINE_WAITING) + pool_count(s, MACHINE_READY) < s->config.pool_max && (sh = most_wanted(p, &kind))) {
+            struct err e = {0};
+            struct head base = sh->base; /* the shelf may go while we wait */
+            int rc = make(s, &base, kind, &e);
+            sh = shelf_of(p, &base, false);
+            if (rc < 0 && sh) {
+                log_warn("a machine of base %012" PRIx64 " could not be made: %s", base.id, e.msg[0] ? e.msg : strerror(-rc));
+                sh->backoff = BACKOFF_TICKS;
+                if (rc == -ENOEXEC || rc == -EBADMSG)
+                    prepared_unfit(s, base.id, e.msg);
+            }
+        }
+        if (!busy(s) && prepare_next(s))
+            p->again = true;
+    } while (p->again);
+    p->refilling = false;
+}
+
+void pool_kick(struct space *s)
+{
+    struct pool *p = s->pool;
+    p->again = true;
+    if (p->refilling || !s->accel)
+        return;
+    p->refilling = true;
+    co_spawn(s->co, refill, p);
+}
+
+/* ---- giving back what is too much ---- */
+
+static void shrink(struct space *s, struct shelf *sh, enum machine_state kind, uint32_t keep)
+{
+    uint32_t have = count(s, sh, kind);
+    for (struct machine *m = s->machines; m && have > keep; m = m->next)
+        if (m->state == kind && m->base.kind == sh->base.kind && m->base.id == sh->base.id) {
+            machine_discard(m);
+            have--;
+        }
+}
+
+static void decay(struct space *s, struct shelf *sh)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        uint32_t least = !sh->standing ? 0 : i ? s->config.pool_ready : s->config.pool_slots;
+        uint32_t less = sh->of[i].wanted / 4 + 1;
+        sh->of[i].wanted = sh->of[i].wanted > least + less ? sh->of[i].wanted - less : least;
+        shrink(s, sh, i ? MACHINE_READY : MACHINE_WAITING, sh->of[i].wanted);
+    }
+}
+
+static void remove_empty(struct pool *p)
+{
+    for (struct shelf **at = &p->shelves; *at;) {
+        struct shelf *sh = *at;
+        if (sh->standing || sh->of[0].wanted || sh->of[1].wanted) {
+            at = &sh->next;
+            continue;
+        }
+        *at = sh->next;
+        free(sh);
+    }
+}
+
+/* The default template's shelf stands; another that was the default before becomes one as all others. */
+static void keep_default(struct pool *p)
+{
+    struct space *s = p->space;
+    struct template *t = template_by_name(s, 0, s->config.template_);
+    struct head h;
+    struct shelf *standing = NULL;
+    if (t && t->row.state == ARTIFACT_READY && template_head(t, s->config.memory, s->config.vcpus, &h) && s->config.pool_ready + s->config.pool_slots)
+        standing = shelf_of(p, &h, true);
+    for (struct shelf *sh = p->shelves; sh; sh = sh->next) {
+        sh->standing = sh == standing;
+        for (unsigned i = 0; sh->standing && i < 2; i++) {
+            uint32_t least = i ? s->config.pool_ready : s->config.pool_slots;
+            if (sh->of[i].wanted < least)
+                sh->of[i].wanted = least;
+        }
+    }
+}
+
+static void tick(uv_timer_t *timer)
+{
+    struct pool *p = timer->data;
+    struct space *s = p->space;
+    keep_default(p);
+    for (struct shelf *sh = p->shelves; sh; sh = sh->next) {
+        if (sh->backoff)
+            sh->backoff--;
+        if (++sh->quiet % DECAY_TICKS == 0)
+            decay(s, sh);
+    }
+    if (s->pool_memory && admit_memory(s, s->pool_memory, NULL) < 0) /* sandboxes need the room */
+        for (struct shelf *sh = p->shelves; sh; sh = sh->next)
+            decay(s, sh);
+    remove_empty(p);
+    pool_kick(s);
+}
+
+void pool_drain(struct space *s, uint64_t head)
+{
+    for (struct shelf **at = &s->pool->shelves; *at;) {
+        struct shelf *sh = *at;
+        if (sh->base.id != head) {
+            at = &sh->next;
+            continue;
+        }
+        *at = sh->next;
+        shrink(s, sh, MACHINE_WAITING, 0);
+        shrink(s, sh, MACHINE_READY, 0);
+        free(sh);
+    }
+}
+
+void pool_open(struct space *s)
+{
+    struct pool *p = calloc(1, sizeof *p);
+    if (!p)
+        abort();
+    p->space = s;
+    s->pool = p;
+    uv_timer_init(s->loop, &p->tick);
+    p->tick.data = p;
+    uv_timer_start(&p->tick, tick, TICK_MSEC, TICK_MSEC);
+}
