@@ -5,6 +5,7 @@
 #include "hostd/events.h"
 #include "hostd/isolate.h"
 #include "hostd/jobs/job.h"
+#include "hostd/lifecycle/idle.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
 #include "hostd/space.h"
@@ -148,6 +149,8 @@ static int run(const char *config_path, struct err *e)
         rc = noded_open(s, &hooks, &s->noded, e);
     if (rc == 0)
         pool_open(s);
+    if (rc == 0)
+        idle_open(s);
     if (rc == 0)
         rc = serve_open(s, &listener, e);
     if (rc < 0)

@@ -11,13 +11,15 @@
 
 struct db;
 
+#define IDLE_TEXT_MAX 129
+
 /* Columns: INT(name) is an int64_t, TEXT(name, size) a NUL-ended array. The first is the primary key `id`. */
 #define DB_SANDBOX_COLUMNS(INT, TEXT)                                                              \
     INT(id)                                                                                        \
     INT(owner) INT(gid) INT(mode) INT(created) INT(changed) INT(state) INT(desired) INT(object)    \
     INT(next_object) INT(generation) INT(memory) INT(vcpus) INT(disk) INT(wake_manual) INT(slot)   \
     INT(touched) INT(running_since) INT(base_kind) INT(base) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
-    TEXT(labels, 4097) TEXT(error, ERR_MAX)
+    TEXT(labels, 4097) TEXT(idle, IDLE_TEXT_MAX) TEXT(error, ERR_MAX)
 
 #define DB_TEMPLATE_COLUMNS(INT, TEXT)                                                             \
     INT(id) INT(owner) INT(gid) INT(created) INT(state) INT(size) INT(deleted) TEXT(name, 65)      \

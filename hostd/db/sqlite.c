@@ -73,6 +73,7 @@ static const char *const migrations[] = {
     " tty TEXT, cwd TEXT, env TEXT) STRICT;"
     "CREATE TABLE events(id INTEGER PRIMARY KEY, owner INTEGER, gid INTEGER, mode INTEGER, line TEXT) STRICT;",
     "ALTER TABLE sandboxes ADD COLUMN base_kind INTEGER; ALTER TABLE sandboxes ADD COLUMN base INTEGER;"
+    "ALTER TABLE sandboxes ADD COLUMN idle TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE snapshots ADD COLUMN memory INTEGER; ALTER TABLE snapshots ADD COLUMN vcpus INTEGER;"
     "ALTER TABLE snapshots ADD COLUMN base_kind INTEGER; ALTER TABLE snapshots ADD COLUMN base INTEGER;"
     "ALTER TABLE snapshots ADD COLUMN changed_bytes INTEGER; ALTER TABLE jobs ADD COLUMN guest_id INTEGER;"

@@ -449,22 +449,36 @@ static int open_file(struct guest *g, const char *name, uint32_t flags, uint32_t
     return step_wait(st, NULL, msec, NULL, 0);
 }
 
-/* After both ports are ready: the /ctl fid, and what the agent says of itself. */
-static int introduce(struct guest *g, uint64_t msec)
+/* A short text file of the control tree. */
+static int read_text(struct guest *g, const char *name, uint64_t msec, char *text, size_t size)
 {
     uint32_t fid = P9_NOFID;
     struct p9_msg m = {.type = P9_Tread};
-    int rc = open_file(g, "ctl", P9_WRONLY, &g->ctl_fid, msec);
-    if (rc == 0)
-        rc = open_file(g, "info", P9_RDONLY, &fid, msec);
-    if (rc < 0)
-        return rc;
-    m.Tread.fid = fid;
-    m.Tread.count = sizeof g->info - 1;
-    rc = call(g, &m, msec, g->info, sizeof g->info);
     struct p9_client *c = g->port[GUEST_CONTROL].client;
-    p9_client_clunk(c, p9_client_generation(c), fid);
+    uint32_t generation = p9_client_generation(c);
+    int rc = open_file(g, name, P9_RDONLY, &fid, msec);
+    m.Tread.fid = fid;
+    m.Tread.count = (uint32_t)size - 1;
+    if (rc == 0)
+        rc = call(g, &m, msec, text, size);
+    if (!g->closed)
+        p9_client_clunk(c, generation, fid);
     return rc;
+}
+
+int guest_activity(struct guest *g, uint64_t msec, char *text, size_t size)
+{
+    g->refs++; /* it may be closed while we wait */
+    int rc = g->closed ? -ECONNRESET : read_text(g, "activity", msec, text, size);
+    unref(g);
+    return rc;
+}
+
+/* After both ports are ready: the /ctl fid, and what the agent says of itself. */
+static int introduce(struct guest *g, uint64_t msec)
+{
+    int rc = open_file(g, "ctl", P9_WRONLY, &g->ctl_fid, msec);
+    return rc < 0 ? rc : read_text(g, "info", msec, g->info, sizeof g->info);
 }
 
 int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *hooks, uint64_t msec, struct guest **out, struct err *e)

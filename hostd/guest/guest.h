@@ -43,6 +43,9 @@ bool guest_ready(struct guest *g, enum guest_port port);
 /* From a coroutine: one line to /ctl of the guest, waiting at most `msec`. 0, the guest's errno, -ETIMEDOUT, -ECANCELED. */
 int guest_ctl(struct guest *g, uint64_t msec, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* From a coroutine: what /activity says now. 0 or as guest_ctl. */
+int guest_activity(struct guest *g, uint64_t msec, char *text, size_t size);
+
 /*
  * Opens a file of the control tree by path (`n` names), writes `data` in one message and closes it, in one round trip. `cb` gets the first error of the
  * three, or 0 and the Rwrite. `len` at most 64 KiB.

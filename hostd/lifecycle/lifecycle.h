@@ -77,7 +77,7 @@ struct capture {
     struct head head; /* out: its memory is 0 when the disk alone was taken */
 };
 
-enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
+enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_REVIVE, OP_DESTROY };
 
 struct op {
     struct op *next;
@@ -87,7 +87,8 @@ struct op {
     struct capture *capture; /* OP_CAPTURE: on its waiter's stack */
     uint64_t size;           /* OP_GROW */
     char why[256];           /* OP_VM_LOST: what happened, */
-    int64_t object;          /* to which domain */
+    int64_t object;          /* to which domain, */
+    bool crashed;            /* and it was not the guest that ended it */
     bool vm_running;         /* OP_RECOVER: what libvirt said */
     bool vm_exists;
     bool delay;              /* OP_LOAD: leave a moment for a copy to take over */

@@ -7,6 +7,8 @@
 // judged then. Invariant: a transitional state is left before the queue is empty.
 #include "hostd/lifecycle/lifecycle.h"
 
+#include "hostd/lifecycle/idle.h"
+
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/guest/guest.h"
@@ -117,6 +119,19 @@ static int run_grow(struct sandbox *sb, struct op *op, struct err *e)
     return rc;
 }
 
+#define EVENT_MSEC  1500
+#define REVIVE_NSEC 600000000000 /* three crashes within this: it stays failed */
+
+static bool may_revive(struct sandbox *sb)
+{
+    int64_t now = space_now();
+    if (sb->revived[0] && now - sb->revived[0] < REVIVE_NSEC)
+        return false;
+    memmove(sb->revived, sb->revived + 1, 2 * sizeof sb->revived[0]);
+    sb->revived[2] = now;
+    return true;
+}
+
 /* QEMU ended by itself, or the guest broke its channel (then `guest` is gone). An event of an earlier QEMU of the same object may come late:
  * libvirt is asked. */
 static int run_vm_lost(struct sandbox *sb, struct op *op)
@@ -128,9 +143,26 @@ static int run_vm_lost(struct sandbox *sb, struct op *op)
     if (sb->guest && noded_call(sb->space, &req, NULL, NULL, &e) != -ESRCH)
         return 0;
     sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
+    bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_FAILED, op->why); /* told first: libvirt may take seconds to clean up */
+    if (!sb->vm_event) /* its channel ended first: what libvirt will say tells a crash from a guest that powered itself off */
+        wait_in_list(sb->space->co, &sb->vm_gone, EVENT_MSEC);
     vm_kill(sb, &e);
+    if ((op->crashed || sb->vm_event == NODED_VM_CRASHED) && ran && may_revive(sb))
+        op_submit(sb, op_new(OP_REVIVE), false, NULL);
     return 0;
+}
+
+/* What ran runs again, unless somebody decided otherwise meanwhile. */
+static int run_revive(struct sandbox *sb, struct err *e)
+{
+    if (sandbox_state(sb) != SANDBOX_FAILED || !sb->row.object)
+        return 0;
+    sandbox_set_state(sb, SANDBOX_STARTING, "it crashed, and boots from its disk");
+    int rc = vm_boot(sb, e);
+    if (rc == 0)
+        sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
+    return rc;
 }
 
 /* memory or vcpus changed before anyone used it: the same disk under a new machine */
@@ -154,7 +186,7 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
     case SANDBOX_RUNNING:
     case SANDBOX_PAUSED: {
         if (!op->vm_exists) {
-            struct op lost = {.kind = OP_VM_LOST, .object = sb->row.object, .why = "it was gone when space-hostd looked for it"};
+            struct op lost = {.kind = OP_VM_LOST, .object = sb->row.object, .crashed = true, .why = "it was gone when space-hostd looked for it"};
             return run_vm_lost(sb, &lost);
         }
         int rc = sb->guest ? 0 : vm_connect(sb, false, e);
@@ -199,6 +231,7 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_RESTART: return run_restart(sb, e);
     case OP_RECOVER: return run_recover(sb, op, e);
     case OP_VM_LOST: return run_vm_lost(sb, op);
+    case OP_REVIVE: return run_revive(sb, e);
     case OP_DESTROY: destroy_run(sb); return 0;
     }
     return err_set(e, EINVAL, "unknown operation");
@@ -322,6 +355,7 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
 
 static void mark_touched(struct sandbox *sb)
 {
+    idle_used(sb);
     if (sb->row.touched)
         return;
     sb->row.touched = 1;
@@ -430,6 +464,7 @@ void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
     }
     if (!ended)
         return;
+    sb->vm_event = vm_event;
     wait_done_all(&sb->vm_gone, 0, NULL);
     struct op *op = op_new(OP_VM_LOST);
     str_copy(op->why, sizeof op->why, why[vm_event]);

@@ -108,6 +108,7 @@ int vm_boot(struct sandbox *sb, struct err *e)
     if (rc < 0)
         return rc;
     sb->row.base_kind = sb->row.base = 0;
+    sb->vm_event = 0;
     struct noded_request req = vm_request(sb, NODED_VM_START);
     req.memory = (uint64_t)sb->row.memory;
     req.vcpus = (uint32_t)sb->row.vcpus;

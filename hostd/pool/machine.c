@@ -195,6 +195,7 @@ void machine_give(struct machine *m, struct sandbox *sb)
     sb->row.memory = (int64_t)m->base.memory;
     sb->row.vcpus = m->base.vcpus;
     sb->guest = m->guest;
+    sb->vm_event = 0;
     vm_watch(sb);
     free(m);
     pool_kick(s);

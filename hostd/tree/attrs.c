@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/str.h"
 #include "hostd/guest/guest.h"
+#include "hostd/lifecycle/idle.h"
 #include "hostd/tree/tree.h"
 
 #include <errno.h>
@@ -285,8 +286,8 @@ static void read_stats(struct tree_fid *f, struct text *t)
 {
     struct sandbox *sb = f->node.sandbox;
     const struct sandbox_stats *st = &sb->stats;
-    text_add(t, "cpu_usec %" PRIu64 "\nmemory_bytes %" PRIu64 "\ndisk_bytes %" PRId64 "\njobs %u\nloads %" PRId64 "\nacceleration %s\n", st->cpu_nsec / 1000,
-             st->rss_bytes, sb->row.disk, sb->job_count, sb->row.generation, sb->space->accel == 2 ? "kvm" : "tcg");
+    text_add(t, "cpu_usec %" PRIu64 "\nmemory_bytes %" PRIu64 "\ndisk_bytes %" PRId64 "\njobs %u\nloads %" PRId64 "\nidle_sec %" PRIu64 "\nacceleration %s\n", st->cpu_nsec / 1000,
+             st->rss_bytes, sb->row.disk, sb->job_count, sb->row.generation, idle_seconds(sb), sb->space->accel == 2 ? "kvm" : "tcg");
     if (!sb->guest)
         return;
     AUTO_FREE char *info = strdup(guest_info(sb->guest));
@@ -458,6 +459,26 @@ static void write_wake(struct p9_request *r, struct tree_fid *f, char *value, si
     finish_set(r, f, rc, &e);
 }
 
+static void read_idle(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", row_of(f)->idle[0] ? row_of(f)->idle : "never");
+}
+
+static void write_idle(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    int rc = idle_check(value, &e);
+    if (rc == 0) {
+        str_copy(row_of(f)->idle, sizeof row_of(f)->idle, strcmp(value, "never") ? value : "");
+        idle_used(f->node.sandbox);
+        rc = sandbox_save(f->node.sandbox, &e);
+    }
+    finish_set(r, f, rc, &e);
+}
+
 const struct attr sandbox_attrs[] = {
     {"id", 0444, 0, read_id, NULL, "12 hex digits; never reused."},
     {"origin", 0444, 0, read_origin, NULL, "The ref it was last loaded from."},
@@ -468,6 +489,7 @@ const struct attr sandbox_attrs[] = {
     {"vcpus", 0644, 0, read_vcpus, write_vcpus, "Processors; settable like memory."},
     {"disk", 0644, 0, read_disk, write_disk, "Size of the disk, such as 10G; grows while running, never shrinks."},
     {"labels", 0644, ATTR_ACCUMULATE, read_labels, write_labels, "key=value lines; keys under admin. are the administrator's."},
+    {"idle", 0644, ATTR_ACCUMULATE, read_idle, write_idle, "never, or lines such as `pause 5m`, `stop 1d`, `destroy 30d`: what happens when nobody uses it so long."},
     {"wake", 0644, 0, read_wake, write_wake, "auto: touching root/ or starting a job resumes a paused sandbox; manual: EAGAIN."},
     {"stats", 0444, 0, read_stats, NULL, "key value lines."},
     {"error", 0444, 0, read_sandbox_error, NULL, "The last error in full: what was tried, on what, why, what to do."},
