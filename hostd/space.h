@@ -54,6 +54,8 @@ struct space {
     uint32_t accel;            /* enum noded_accel once known, else 0 */
     bool accel_probing;
     struct wait_list accel_waiters;
+    bool surveyed;             /* the domains of the host were seen once: slots[] is right */
+    struct wait_list survey_waiters;
 };
 
 /* Key of an owner's name in a name map; compare owner and name after. */

@@ -127,6 +127,8 @@ struct head snapshot_head(const struct snapshot *sn);
 void object_delete_later(struct space *s, uint32_t kind, uint64_t id);
 void destroy_run(struct sandbox *sb);
 int accel_wait(struct space *s, struct err *e);
+/* Waits until the host is known: its acceleration, and which uids have a machine already. -ENOTCONN when space-noded does not say. */
+int survey_wait(struct space *s, struct err *e);
 
 /* Admission (admission.c). */
 int admit_create(struct space *s, const struct caller *c, struct err *e);

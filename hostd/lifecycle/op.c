@@ -55,6 +55,8 @@ static int run_resume(struct sandbox *sb, struct err *e)
         return rc;
     if (sb->guest)
         rc = guest_ctl(sb->guest, 5000, "clock %" PRId64, space_now());
+    else if ((rc = vm_connect(sb, false, e)) < 0)
+        return rc;
     if (rc == -ECANCELED)
         return rc;
     if (rc < 0)
@@ -189,7 +191,10 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
             struct op lost = {.kind = OP_VM_LOST, .object = sb->row.object, .crashed = true, .why = "it was gone when space-hostd looked for it"};
             return run_vm_lost(sb, &lost);
         }
-        int rc = sb->guest ? 0 : vm_connect(sb, false, e);
+        struct noded_request go_on = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
+        if (!op->vm_running && sandbox_state(sb) == SANDBOX_RUNNING && noded_call(sb->space, &go_on, NULL, NULL, e) == 0)
+            op->vm_running = true; /* daemons were killed in the middle of a capture */
+        int rc = sb->guest || !op->vm_running ? 0 : vm_connect(sb, false, e); /* one that stands still cannot answer: its resume connects */
         enum sandbox_state now = op->vm_running ? SANDBOX_RUNNING : SANDBOX_PAUSED;
         if (rc == 0 && now != sandbox_state(sb))
             sandbox_set_state(sb, now, "found so");

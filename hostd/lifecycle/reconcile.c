@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 /* An object younger than this may belong to an operation that is not in the database we read. */
+#define SURVEY_MSEC 20000u
 #define ORPHAN_AGE_SEC 60
 
 struct domain {
@@ -51,18 +52,21 @@ static bool is_ours(const struct space *s, uint64_t object)
     return false;
 }
 
-static int kill_domain(struct space *s, uint64_t object)
+static int kill_domain(struct space *s, uint64_t object, const struct domain *d)
 {
     struct err e = {0};
     struct noded_request req = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = object};
     log_warn("domain of object %012" PRIx64 " belongs to no running sandbox: killed", object);
-    return noded_call(s, &req, NULL, NULL, &e);
+    int rc = noded_call(s, &req, NULL, NULL, &e);
+    if (rc == 0)
+        s->slots[d->slot] = 0;
+    return rc;
 }
 
 /* Most of all the machines of the pool of a space-hostd that ended. */
-static void kill_orphan(struct space *s, uint64_t object)
+static void kill_orphan(struct space *s, uint64_t object, const struct domain *d)
 {
-    if (kill_domain(s, object) == 0)
+    if (kill_domain(s, object, d) == 0)
         object_delete_later(s, NODED_SANDBOX, object);
 }
 
@@ -137,7 +141,7 @@ static void take_up(struct sandbox *sb, const struct domain *d)
     case SANDBOX_STOPPED:
     case SANDBOX_FAILED:
         if (d)
-            kill_domain(sb->space, (uint64_t)sb->row.object);
+            kill_domain(sb->space, (uint64_t)sb->row.object, d);
         break;
     default: {
         struct op *op = op_new(OP_RECOVER);
@@ -228,6 +232,23 @@ static void settle_artifacts(struct space *s)
     }
 }
 
+/* From now on it is known which uids are taken: nothing is started before. */
+static void survey(struct space *s, const struct hmap *domains)
+{
+    if (s->surveyed)
+        return;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(domains, n));)
+        s->slots[hmap_entry(n, struct domain, node)->slot] = 1;
+    s->surveyed = true;
+    wait_done_all(&s->survey_waiters, 0, NULL);
+}
+
+int survey_wait(struct space *s, struct err *e)
+{
+    int rc = s->surveyed ? 0 : wait_in_list(s->co, &s->survey_waiters, SURVEY_MSEC);
+    return rc == -ETIMEDOUT ? err_set(e, ENOTCONN, "space-noded does not say what runs on this host: is it running? (spacectl doctor)") : rc;
+}
+
 static void reconcile(void *arg)
 {
     struct space *s = arg;
@@ -239,12 +260,13 @@ static void reconcile(void *arg)
         log_error("reconciliation waits for space-noded: %s", e.msg);
         return; /* its next connection starts another */
     }
+    survey(s, &domains);
     if (first)
         settle_artifacts(s);
     first = false;
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&domains, n));)
         if (!is_ours(s, n->key))
-            kill_orphan(s, n->key);
+            kill_orphan(s, n->key, hmap_entry(n, struct domain, node));
     struct sandbox **all = all_sandboxes(s, &count);
     for (size_t i = 0; i < count; i++) {
         struct hmap_node *n = hmap_find(&domains, (uint64_t)all[i]->row.object);

@@ -100,7 +100,7 @@ int vm_grow(struct sandbox *sb, bool running, struct err *e)
 
 int vm_boot(struct sandbox *sb, struct err *e)
 {
-    int rc = accel_wait(sb->space, e);
+    int rc = survey_wait(sb->space, e);
     if (rc == 0)
         rc = vm_charge(sb, e);
     if (rc == 0)

@@ -92,7 +92,9 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
     if (!m)
         abort();
     *m = (struct machine){.space = s, .state = MACHINE_STARTING, .base = *base, .object = space_new_id()};
-    int rc = machine_charge(s, base->memory, true, &m->slot, e);
+    int rc = survey_wait(s, e);
+    if (rc == 0)
+        rc = machine_charge(s, base->memory, true, &m->slot, e);
     if (rc < 0) {
         free(m);
         return rc;
@@ -102,9 +104,7 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
     struct noded_request copy = {.op = NODED_OBJECT_SNAPSHOT, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id};
     struct noded_request run = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id,
                                 .flags = NODED_INCOMING, .memory = base->memory, .vcpus = base->vcpus, .accel = s->accel, .slot = m->slot};
-    rc = accel_wait(s, e);
-    if (rc == 0)
-        rc = noded_call(s, &copy, NULL, NULL, e);
+    rc = noded_call(s, &copy, NULL, NULL, e);
     if (rc == 0)
         rc = noded_call(s, &run, NULL, NULL, e);
     if (rc == 0 && m->lost)

@@ -201,7 +201,7 @@ void pool_kick(struct space *s)
 {
     struct pool *p = s->pool;
     p->again = true;
-    if (p->refilling || !s->accel)
+    if (p->refilling || !s->surveyed)
         return;
     p->refilling = true;
     co_spawn(s->co, refill, p);
