@@ -101,8 +101,10 @@ static int capture_machine(struct sandbox *sb, bool running, struct capture *c, 
     c->head = (struct head){.kind = c->kind, .id = c->id, .base_kind = (uint32_t)sb->row.base_kind, .base = (uint64_t)sb->row.base,
                             .changed = rep.capture.changed_bytes, .memory = (uint64_t)sb->row.memory, .vcpus = (uint32_t)sb->row.vcpus,
                             .disk = (uint64_t)sb->row.disk};
-    log_info("sandbox %012" PRIx64 " captured: paused %" PRIu64 " us, %" PRIu64 " KiB of memory changed", (uint64_t)sb->row.id,
-             rep.capture.pause_nsec / 1000, rep.capture.changed_bytes >> 10);
+    struct event_scope scope = sandbox_scope(sb);
+    event_emit(s, &scope, "capture", (uint64_t)sb->row.id, sb->row.name,
+               ",\"pause_usec\":%" PRIu64 ",\"changed_bytes\":%" PRIu64 ",\"state_bytes\":%" PRIu64, rep.capture.pause_nsec / 1000,
+               rep.capture.changed_bytes, rep.capture.state_bytes);
     return 0;
 }
 
@@ -328,6 +330,7 @@ static int make_object(struct sandbox *sb, const struct ref *ref, struct err *e)
 static int take_over(struct sandbox *sb, struct machine *m, const struct ref *ref, uint64_t jobs_of, struct err *e)
 {
     int64_t old = sb->row.object, disk = (int64_t)m->disk;
+    uint64_t began = uv_hrtime();
     int rc = vm_introduce(sb->space, m->guest, sb->row.name, e);
     if (rc == 0 && m->lost)
         rc = err_set(e, EIO, "the guest of '%s' ended right after it was loaded", sb->row.name);
@@ -339,6 +342,10 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
         machine_discard(m);
         return rc;
     }
+    struct event_scope scope = sandbox_scope(sb);
+    event_emit(sb->space, &scope, "load", (uint64_t)sb->row.id, sb->row.name,
+               ",\"machine\":\"%s\",\"load_usec\":%" PRIu64 ",\"hello_usec\":%" PRIu64 ",\"identity_usec\":%" PRIu64, m->from, m->load_nsec / 1000,
+               m->hello_nsec / 1000, (uv_hrtime() - began) / 1000);
     machine_give(m, sb);
     bool grow = sb->row.disk > disk;
     if (!grow)

@@ -91,7 +91,7 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
     struct machine *m = calloc(1, sizeof *m);
     if (!m)
         abort();
-    *m = (struct machine){.space = s, .state = MACHINE_STARTING, .base = *base, .object = space_new_id()};
+    *m = (struct machine){.space = s, .state = MACHINE_STARTING, .base = *base, .object = space_new_id(), .from = "new"};
     int rc = survey_wait(s, e);
     if (rc == 0)
         rc = machine_charge(s, base->memory, true, &m->slot, e);
@@ -132,6 +132,7 @@ int machine_take_slot(struct space *s, const struct head *base, struct machine *
     if (!m)
         return machine_take_new(s, base, out, e);
     m->state = MACHINE_STARTING; /* nobody else's */
+    m->from = "slot";
     *out = m;
     return 0;
 }
@@ -152,10 +153,14 @@ int machine_load(struct machine *m, const struct head *h, struct err *e)
     struct guest_hooks hooks = {lost, m};
     struct noded_request load = {.op = NODED_VM_LOAD, .kind = NODED_SANDBOX, .id = m->object, .kind2 = h->kind, .id2 = h->id,
                                  .flags = itself ? NODED_OWN_DISK : 0};
+    uint64_t began = uv_hrtime();
     int rc = noded_call(s, &load, NULL, NULL, e);
+    uint64_t loaded = uv_hrtime();
     m->disk = h->disk;
+    m->load_nsec = loaded - began;
     if (rc == 0)
         rc = guest_connect(s, m->object, &hooks, HELLO_MSEC, &m->guest, e);
+    m->hello_nsec = uv_hrtime() - loaded;
     return rc;
 }
 
@@ -167,6 +172,8 @@ int machine_take(struct space *s, const struct head *h, struct machine **out, st
         pool_demand(s, h, MACHINE_READY, m != NULL);
     if (m) {
         m->state = MACHINE_STARTING;
+        m->from = "ready";
+        m->load_nsec = m->hello_nsec = 0; /* before anyone waited */
         *out = m;
         return 0;
     }

@@ -40,6 +40,8 @@ struct machine {
     struct guest *guest;  /* once loaded */
     uint64_t disk;        /* bytes, of what is loaded */
     bool lost;            /* its QEMU or channel ended */
+    const char *from;     /* "ready", "slot" or "new": where it came from, */
+    uint64_t load_nsec, hello_nsec; /* and how long its load took, and its agent's first answer */
 };
 
 /* From a coroutine, all of these. */
