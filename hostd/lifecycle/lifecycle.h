@@ -103,7 +103,7 @@ struct op *op_new(enum op_kind kind);
 int vm_boot(struct sandbox *sb, struct err *e);
 int vm_connect(struct sandbox *sb, bool fresh, struct err *e);
 /* Clock, identity and entropy: what a guest must be told before anyone uses it. */
-int vm_introduce(struct space *s, struct guest *g, const char *name, struct err *e);
+int vm_introduce(struct guest *g, const char *name, struct err *e);
 /* The guest's end is the sandbox's from now on. */
 void vm_watch(struct sandbox *sb);
 /* Brings the disk to the size in the row, and a running guest's file system with it. */

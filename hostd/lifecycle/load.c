@@ -331,7 +331,7 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
 {
     int64_t old = sb->row.object, disk = (int64_t)m->disk;
     uint64_t began = uv_hrtime();
-    int rc = vm_introduce(sb->space, m->guest, sb->row.name, e);
+    int rc = vm_introduce(m->guest, sb->row.name, e);
     if (rc == 0 && m->lost)
         rc = err_set(e, EIO, "the guest of '%s' ended right after it was loaded", sb->row.name);
     jobs_keep(sb, jobs_of);

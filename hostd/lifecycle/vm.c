@@ -47,17 +47,24 @@ static void host_name(const char *name, char out[NAME_LEN_MAX + 1])
     out[i] = 0;
 }
 
-int vm_introduce(struct space *s, struct guest *g, const char *name, struct err *e)
+static void hex_of(const unsigned char *raw, size_t n, char *out)
 {
-    char host[NAME_LEN_MAX + 1], hex[33];
-    unsigned char raw[16];
-    (void)s;
+    for (size_t i = 0; i < n; i++)
+        snprintf(out + 2 * i, 3, "%02x", raw[i]);
+}
+
+int vm_introduce(struct guest *g, const char *name, struct err *e)
+{
+    char host[NAME_LEN_MAX + 1], generation[33], seed[65];
+    unsigned char raw[16 + 32]; /* the generation is told to every program of the guest, the seed to none */
     if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw)
         return err_sys(e, "read random bytes");
-    for (int i = 0; i < 16; i++)
-        snprintf(hex + 2 * i, 3, "%02x", raw[i]);
+    hex_of(raw, 16, generation);
+    hex_of(raw + 16, 32, seed);
     host_name(name, host);
-    int rc = guest_ctl(g, 10000, "load %" PRId64 " %s %s", space_now(), hex, host);
+    int rc = guest_ctl(g, 10000, "load %" PRId64 " %s %s %s", space_now(), generation, seed, host);
+    explicit_bzero(raw, sizeof raw);
+    explicit_bzero(seed, sizeof seed);
     return rc < 0 ? err_set(e, -rc, "give the guest of '%s' its clock and identity: %s", name, strerror(-rc)) : 0;
 }
 
@@ -79,7 +86,7 @@ int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
     if (rc < 0)
         return rc;
     if (fresh)
-        return vm_introduce(sb->space, sb->guest, sb->row.name, e);
+        return vm_introduce(sb->guest, sb->row.name, e);
     rc = guest_ctl(sb->guest, 10000, "clock %" PRId64, space_now());
     if (rc < 0)
         return err_set(e, -rc, "set the clock of '%s': %s", sb->row.name, strerror(-rc));
