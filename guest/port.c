@@ -11,7 +11,10 @@
 // with a preamble at the end is one after STALE_MSEC.
 //
 // A connection and its first bytes arrive on different queues: a preamble may be read while
-// EPOLLHUP still is on. So a hang-up counts only after somebody was seen connected.
+// EPOLLHUP still is on, or even before the hang-up that came before it is seen. So a hang-up counts
+// only after somebody was seen connected, and ends a session only when it is still there after
+// HANG_UP_MSEC; if it is not, the preamble that must come is looked for as if it had been missed,
+// but need not be waited for in a message's middle.
 //
 // Events are edge-triggered, as EPOLLHUP stays on while nobody is connected. The kernel hands out
 // input by the page and takes 32 KiB a write. Input is gathered here, except the rest of a large
@@ -25,14 +28,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define STALE_MSEC 200
-#define INPUT_SIZE (128u * 1024)
-#define TURN_MAX   (1u << 20) /* bytes read before others get their turn */
+#define STALE_MSEC   200
+#define HANG_UP_MSEC 10
+#define INPUT_SIZE   (128u * 1024)
+#define TURN_MAX     (1u << 20) /* bytes read before others get their turn */
 
 struct port_buffer {
     struct port_buffer *next;
@@ -114,7 +119,9 @@ static void end_session(struct port *p)
     struct p9_server *s = p->server;
     p->server = NULL;
     p->matched = 0;
+    p->hung_up = false;
     poll_timer_stop(&p->stale);
+    poll_timer_stop(&p->hang_up);
     if (s)
         p9_server_destroy(s);
     drop_output(p);
@@ -213,7 +220,7 @@ static void check_stale(struct port *p)
     for (size_t i = 0; i < sizeof p->tail && whole; i++)
         whole = preamble_byte_valid(i, p->tail[i]);
     if (whole && p->have)
-        poll_timer_start(p->loop, &p->stale, STALE_MSEC);
+        poll_timer_start(p->loop, &p->stale, p->hung_up ? 0 : STALE_MSEC);
     else
         poll_timer_stop(&p->stale);
 }
@@ -337,14 +344,25 @@ static void more_fired(struct poll_timer *t)
     port_turn((struct port *)(void *)((char *)t - offsetof(struct port, more)));
 }
 
+static void hang_up_fired(struct poll_timer *t)
+{
+    struct port *p = (struct port *)(void *)((char *)t - offsetof(struct port, hang_up));
+    struct pollfd state = {.fd = p->watch.fd};
+    if (poll(&state, 1, 0) != 1 || !(state.revents & POLLHUP))
+        return;
+    p->connected = false;
+    end_session(p);
+}
+
 static void port_ready(struct poll_watch *w, uint32_t events)
 {
     struct port *p = (struct port *)(void *)((char *)w - offsetof(struct port, watch));
     if (!(events & EPOLLHUP)) {
         p->connected = true;
-    } else if (p->connected) {
-        p->connected = false;
-        end_session(p);
+    } else if (p->connected && p->server && !poll_timer_started(&p->hang_up)) {
+        p->hung_up = true;
+        check_stale(p);
+        poll_timer_start(p->loop, &p->hang_up, HANG_UP_MSEC);
     }
     port_turn(p);
 }
@@ -397,6 +415,7 @@ int port_open(struct port *p, struct poll_loop *l, const char *name,
                        .config = config,
                        .user = user,
                        .stale.fire = stale_fired,
+                       .hang_up.fire = hang_up_fired,
                        .more.fire = more_fired};
     p->out_end = &p->out;
     p->in = malloc(INPUT_SIZE);

@@ -25,7 +25,9 @@ struct port {
     uint32_t have, left; /* of the current message: bytes of its size field, bytes to come */
     uint8_t size_field[4];
     struct poll_timer stale; /* a message stopped in its middle, with what looks like a preamble */
-    struct poll_timer more;  /* input was left for the next turn */
+    struct poll_timer hang_up; /* to see whether it lasts */
+    bool hung_up;              /* nobody was connected for a moment since the session began */
+    struct poll_timer more;    /* input was left for the next turn */
     struct port_buffer *out, **out_end;
     bool out_blocked;
     bool connected; /* somebody on the host was seen since the last hang-up */
