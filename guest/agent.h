@@ -3,6 +3,7 @@
 #ifndef SPACE_GUEST_AGENT_H
 #define SPACE_GUEST_AGENT_H
 
+#include "guest/files.h"
 #include "guest/freezer.h"
 #include "guest/job.h"
 #include "guest/port.h"
@@ -17,7 +18,8 @@ struct agent {
     struct jobs jobs;
     struct freezer freezer;
     struct power power;
-    pid_t files; /* the process that serves space.1 */
+    pid_t files;                 /* the process that serves space.1 */
+    struct files_shared *shared; /* what it tells */
     struct poll_timer files_again;
     struct poll_watch signals;
 };

@@ -2,8 +2,8 @@
 // The tree on space.0: see control.h.
 //
 // A fid is a node: one of the table's kinds, and for those below /jobs/ID the job, which it keeps
-// alive. What `info` and `activity` say is made when they are opened, so that several reads fit
-// together.
+// alive. What `info` and `activity` say is made when they are opened or read from their start, so
+// that several reads fit together.
 #include "guest/control.h"
 
 #include "base/str.h"
@@ -65,11 +65,18 @@ static void reply_written(struct p9_request *r, int rc)
         p9_reply(r, &m);
 }
 
+static char *make_text(struct agent *a, enum kind kind);
+
 /* ---- one function a kind and direction ---- */
 
+/* Made anew at every read from the start, so that who asks often need open it only once. */
 static void read_text(struct agent *a, struct node *n, struct p9_request *r)
 {
-    (void)a;
+    char *text = r->t->Tread.offset == 0 ? make_text(a, n->kind) : NULL;
+    if (text) {
+        free(n->text);
+        n->text = text;
+    }
     reply_text(r, n->text);
 }
 
@@ -157,6 +164,11 @@ static const struct {
     [JOB_SIGNAL] = {"signal", JOB, S_IFREG | 0200, NULL, write_signal, NULL},
     [JOB_TTY] = {"tty", JOB, S_IFREG | 0200, NULL, write_tty, NULL},
 };
+
+static char *make_text(struct agent *a, enum kind kind)
+{
+    return kinds[kind].text(a);
+}
 
 /* ---- nodes ---- */
 

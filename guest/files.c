@@ -12,6 +12,7 @@
 #include <linux/netlink.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -40,12 +41,12 @@ static void keep_two(const struct root *root)
     syscall(SYS_close_range, PROC_FD + 1, ~0u, 0);
 }
 
-static void serve(void)
+static void serve(struct files_shared *shared)
 {
     static struct poll_loop loop;
     static struct port port;
     static struct ring ring;
-    struct files_backend backend = {.tree = TREE_FD, .ring = &ring};
+    struct files_backend backend = {.tree = TREE_FD, .ring = &ring, .handles = &shared->handles};
     char text[4096];
     int uevents = open_uevents(), rc;
     /* relative paths of magic links are how an O_PATH descriptor is opened: /proc may be covered in
@@ -69,8 +70,16 @@ static void serve(void)
         poll_step(&loop);
 }
 
-pid_t files_start(const struct root *root)
+struct files_shared *files_share(void)
 {
+    void *p = mmap(NULL, sizeof(struct files_shared), PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+pid_t files_start(const struct root *root, struct files_shared *shared)
+{
+    shared->handles = 0;
     pid_t pid = fork();
     if (pid < 0)
         return -errno;
@@ -85,6 +94,6 @@ pid_t files_start(const struct root *root)
     umask(0);
     root_protect(root); /* a host waits long for a file server that is gone */
     keep_two(root);
-    serve();
+    serve(shared);
     _exit(1);
 }

@@ -5,9 +5,18 @@
 
 #include "guest/root.h"
 
+#include <stdint.h>
 #include <sys/types.h>
 
+/* What the process tells PID 1, in memory that both have. */
+struct files_shared {
+    _Atomic uint32_t handles; /* opened fids */
+};
+
+/* NULL when out of memory. For good. */
+struct files_shared *files_share(void);
+
 /* Forks it. Its pid, or -errno. */
-pid_t files_start(const struct root *root);
+pid_t files_start(const struct root *root, struct files_shared *shared);
 
 #endif

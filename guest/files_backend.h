@@ -33,6 +33,7 @@ struct files_backend {
     int tree;     /* the root, O_PATH */
     uint8_t *buf; /* P9_MSIZE_MAX bytes for replies */
     struct ring *ring;
+    _Atomic uint32_t *handles; /* counts opened fids */
 };
 
 enum files_sync { FILES_SYNC_NONE, FILES_SYNC_DATA, FILES_SYNC_ALL };

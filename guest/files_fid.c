@@ -172,6 +172,11 @@ static int real_flags(uint32_t flags)
     return out;
 }
 
+static _Atomic uint32_t *handles_of(const void *user)
+{
+    return ((const struct files_backend *)user)->handles;
+}
+
 void files_lopen(struct p9_request *r)
 {
     struct file *f = files_of(r->fid);
@@ -189,6 +194,7 @@ void files_lopen(struct p9_request *r)
     }
     f->sync = files_sync_of(r->t->Tlopen.flags);
     m.Rlopen.qid = files_qid(&st);
+    ++*handles_of(r->user);
     p9_reply(r, &m);
 }
 
@@ -234,6 +240,7 @@ void files_lcreate(struct p9_request *r)
     files_file_free(dir);
     r->fid->aux = f;
     m.Rlcreate.qid = files_qid(&st);
+    ++*handles_of(r->user);
     p9_reply(r, &m);
 }
 
@@ -245,7 +252,8 @@ void files_clunk(struct p9_request *r)
 
 static void fid_free(void *user, struct p9_fid *f)
 {
-    (void)user;
+    if (f->opened)
+        --*handles_of(user);
     files_file_free(f->aux);
 }
 

@@ -51,7 +51,7 @@ void agent_power_off(struct agent *a)
 
 static void start_files(struct agent *a)
 {
-    a->files = files_start(&a->root);
+    a->files = files_start(&a->root, a->shared);
     if (a->files >= 0)
         return;
     log_error("start the file server: %s", strerror((int)-a->files));
@@ -214,6 +214,9 @@ int main(void)
     if (watch_signals(a) < 0 || freezer_start(&a->freezer, &a->loop, &a->root) < 0)
         give_up("out of descriptors at start");
     a->files_again.fire = files_again;
+    a->shared = files_share();
+    if (!a->shared)
+        give_up("out of memory at start");
     start_files(a);
     open_control(&boot);
     for (;;)

@@ -27,6 +27,7 @@
 
 #define DISK         "/dev/vda"
 #define NEW_ROOT     "/root"
+#define JOBS_GROUP   "/sys/fs/cgroup/jobs"
 #define DEVICE_MSEC  10000
 #define VIRTIO_BLOCK "0x0002" /* device type, virtio 1.2, section 5 */
 
@@ -214,7 +215,9 @@ static void open_rest(struct root *out)
 {
     out->proc = clone_mount("/proc");
     out->pts = clone_mount("/dev/pts");
-    out->cgroup = clone_mount("/sys/fs/cgroup");
+    mkdir(JOBS_GROUP, 0755);
+    out->cgroup = clone_mount(JOBS_GROUP);
+    out->jobs_cpu = openat(out->cgroup, "cpu.stat", O_RDONLY | O_CLOEXEC);
     out->stat = open("/proc/stat", O_RDONLY | O_CLOEXEC);
     out->memory = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
     out->random = open("/dev/urandom", O_RDWR | O_CLOEXEC);
@@ -232,7 +235,7 @@ static int stay(struct root *out, struct err *e)
 int root_switch(struct root *out, struct err *e)
 {
     struct covers covers;
-    *out = (struct root){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, NULL};
+    *out = (struct root){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, NULL};
     if (!has_disk())
         return stay(out, e);
     int rc = wait_for_disk();

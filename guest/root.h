@@ -8,15 +8,16 @@
 
 /* Descriptors that are held for good; -1 where there is no such thing. */
 struct root {
-    int tree;   /* private clone of the root mount alone, O_PATH: files are served from it */
-    int top;    /* its root directory, open: FIFREEZE, syncfs, resizing */
-    int disk;   /* the block device, for its size */
-    int proc;   /* private clone of /proc, O_PATH */
-    int pts;    /* private clone of /dev/pts, O_PATH */
-    int cgroup; /* private clone of the cgroup2 mount, O_PATH */
-    int stat;   /* /proc/stat */
-    int memory; /* /proc/meminfo */
-    int random; /* the random generator's device */
+    int tree;     /* private clone of the root mount alone, O_PATH: files are served from it */
+    int top;      /* its root directory, open: FIFREEZE, syncfs, resizing */
+    int disk;     /* the block device, for its size */
+    int proc;     /* private clone of /proc, O_PATH */
+    int pts;      /* private clone of /dev/pts, O_PATH */
+    int cgroup;   /* private clone of the cgroup that jobs have theirs in, O_PATH */
+    int jobs_cpu; /* its cpu.stat: the time of all jobs, also of those that are gone */
+    int stat;     /* /proc/stat */
+    int memory;   /* /proc/meminfo */
+    int random;   /* the random generator's device */
     /* A file of ours that lies over /etc/machine-id, and its memory: what changes with every load
      * must not cost a write to the disk, and must also change where the disk cannot be written. */
     int machine_id;

@@ -157,8 +157,44 @@ def info_and_activity(g):
     eq("1", info["protocol"], "protocol")
     assert re.fullmatch("[0-9a-f]{32}", info["boot-id"]), info
     activity = dict(line.split() for line in g.control.walk("activity").open().read_all().decode().splitlines())
-    assert int(activity["cpu_usec"]) > 0 and int(activity["uptime_msec"]) > 0, activity
+    assert all(int(v) >= 0 for v in activity.values()) and int(activity["uptime_msec"]) > 0 and int(activity["idle_usec"]) > 0, activity
     eq({"info", "ctl", "activity", "spawn", "jobs"}, {n for n, *_ in g.control.walk().open().readdir()}, "the tree")
+
+
+class Activity:
+    """One fid, read again and again."""
+
+    def __init__(self, g):
+        self.f = g.control.walk("activity").open()
+
+    def read(self):
+        return {k: int(v) for k, v in (line.split() for line in self.f.read().decode().splitlines())}
+
+
+@test
+def activity_is_that_of_jobs(g):
+    activity, d = Activity(g), g.mkdir("activity")
+    before = activity.read()
+    for i in range(300):  # work of the agent alone
+        d.walk().create(f"f{i}").clunk()
+    after = activity.read()
+    eq((before["cpu_usec"], before["jobs"], before["handles"]), (after["cpu_usec"], after["jobs"], after["handles"]), "what the agent does is no activity")
+    assert after["busy_usec"] > before["busy_usec"] and after["uptime_msec"] > before["uptime_msec"], (before, after)
+    f = d.walk("f0").open()
+    listing = d.walk().open()
+    eq(before["handles"] + 2, activity.read()["handles"], "open handles")
+    f.clunk()
+    listing.clunk()
+    sleeper = g.job("sleep", "1000")
+    eq((after["jobs"] + 1, before["handles"]), (activity.read()["jobs"], activity.read()["handles"]), "a running job, closed handles")
+    sleeper.forget()
+    eq(after["jobs"], activity.read()["jobs"], "jobs after it was forgotten")
+    before = activity.read()
+    g.sh("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; (setsid sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done')")
+    after = activity.read()
+    used = after["cpu_usec"] - before["cpu_usec"]
+    assert 5000 < used <= (after["uptime_msec"] - before["uptime_msec"] + 1) * 1000, (before, after)
+    activity.f.clunk()
 
 
 @test
@@ -337,7 +373,7 @@ def forgetting_kills_everything(g):
     fails(errno.ENOENT, waiting.result)
     eq([b""], reading.result())
     eventually(lambda: g.sh(f"test -d /proc/{pid}")[0].startswith("exit 1"))
-    eventually(lambda: g.sh("ls -d /sys/fs/cgroup/space-*")[1].count(b"\n") == 1)  # that of the listing itself
+    eventually(lambda: g.sh("ls -d /sys/fs/cgroup/jobs/space-*")[1].count(b"\n") == 1)  # that of the listing itself
 
 
 @test
