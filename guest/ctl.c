@@ -7,6 +7,7 @@
 #include "guest/helper.h"
 #include "guest/hooks.h"
 #include "guest/identity.h"
+#include "guest/settle.h"
 
 #include <errno.h>
 #include <linux/fs.h>
@@ -196,6 +197,16 @@ static int do_sync(struct command *c)
     return by_helper(c, sync_root);
 }
 
+static int settle_guest(void *arg)
+{
+    return settle(&((struct command *)arg)->agent->root);
+}
+
+static int do_settle(struct command *c)
+{
+    return by_helper(c, settle_guest);
+}
+
 static int grow_root(void *arg)
 {
     const struct root *root = &((struct command *)arg)->agent->root;
@@ -224,10 +235,10 @@ static const struct {
     int (*run)(struct command *c);
     int args;
 } commands[] = {
-    {"freeze", do_freeze, 1},     {"thaw", do_thaw, 0},         {"load", do_load, 1},
-    {"clock", do_clock, 1},       {"hostname", do_hostname, 1}, {"generation", do_generation, 1},
-    {"entropy", do_entropy, 1},   {"sync", do_sync, 0},         {"grow", do_grow, 0},
-    {"poweroff", do_poweroff, 0},
+    {"freeze", do_freeze, 1},   {"thaw", do_thaw, 0},         {"load", do_load, 1},
+    {"clock", do_clock, 1},     {"hostname", do_hostname, 1}, {"generation", do_generation, 1},
+    {"entropy", do_entropy, 1}, {"sync", do_sync, 0},         {"settle", do_settle, 0},
+    {"grow", do_grow, 0},       {"poweroff", do_poweroff, 0},
 };
 
 static int run(struct command *c)

@@ -41,16 +41,12 @@ static uint64_t jobs_usec(const struct agent *a)
     return usec;
 }
 
-struct machine_time {
-    uint64_t busy, idle; /* microseconds, of all processors */
-};
-
-static struct machine_time machine_time(const struct agent *a)
+struct machine_time report_machine_time(const struct root *root)
 {
     char line[256] = "";
     unsigned long long user, nice, system, idle, iowait, irq, softirq;
     uint64_t tick = 1000000 / (uint64_t)sysconf(_SC_CLK_TCK);
-    if (pread(a->root.stat, line, sizeof line - 1, 0) <= 0 ||
+    if (pread(root->stat, line, sizeof line - 1, 0) <= 0 ||
         sscanf(line, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
                &iowait, &irq, &softirq) != 7)
         return (struct machine_time){0};
@@ -81,7 +77,7 @@ static uint64_t net_bytes(const struct agent *a)
 char *report_activity(struct agent *a)
 {
     char *text = NULL;
-    struct machine_time t = machine_time(a);
+    struct machine_time t = report_machine_time(&a->root);
     int n = asprintf(&text,
                      "cpu_usec %" PRIu64 "\nbusy_usec %" PRIu64 "\nidle_usec %" PRIu64
                      "\njobs %u\nhandles %u\nnet_bytes %" PRIu64 "\nuptime_msec %" PRIu64 "\n",

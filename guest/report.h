@@ -10,4 +10,11 @@
 char *report_info(struct agent *a);
 char *report_activity(struct agent *a);
 
+struct machine_time {
+    uint64_t busy, idle; /* microseconds since boot, of all processors, by the kernel's tick */
+};
+
+/* Zeros when the kernel does not say. */
+struct machine_time report_machine_time(const struct root *root);
+
 #endif

@@ -328,5 +328,61 @@ def machine_id_survives_what_a_guest_does_to_it(g):
             eq(generation.encode() + b"\n", g.sh("cat /etc/machine-id")[1], damage)
 
 
+def pages_that_are_not_zero(path):
+    zero, n = bytes(4096), 0
+    with open(path, "rb") as f:
+        while block := f.read(1 << 20):
+            n += sum(block[i:i + 4096] != zero for i in range(0, len(block), 4096))
+    return n
+
+
+@test
+def settled_memory_is_small(g):
+    eq("exit 0 0 0", g.sh("head -c 30000000 /dev/urandom > /dev/shm/x; rm /dev/shm/x; dd if=/dev/urandom of=/cached bs=1M count=10 2>/dev/null")[0])
+    before = pages_that_are_not_zero(g.vm.capture().dir + "/ram.raw")
+    g.ctl("settle")
+    head = g.vm.capture()
+    after = pages_that_are_not_zero(head.dir + "/ram.raw")
+    assert after < 15000 and before - after > 7000, f"{after} pages of {before} are left"
+    with Child(head) as child:
+        eq("exit 0 0 0", child.sh(":")[0])
+
+
+@test
+def settle_says_when_the_guest_is_busy(g):
+    j = g.job("sh", "-c", "while :; do :; done")
+    began = time.monotonic()
+    fails(errno.EBUSY, g.ctl, "settle")
+    assert 4 < time.monotonic() - began < 25
+    j.forget()
+    eventually(lambda: g.ctl("settle") is None)
+
+
+@test
+def an_idle_guest_does_nothing(g):
+    """Wakes of the agent's processes over 5 s, and processor time of the QEMU."""
+
+    def switches():
+        text = g.sh("for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = /init ]; then echo ${p#/proc/} $(grep ctxt $p/status | cut -f2); fi; done")[1].decode()
+        return {line.split()[0]: line.split()[1:] for line in text.splitlines()}
+
+    def cpu():
+        with open(f"/proc/{g.vm.process.pid}/stat", encoding="ascii") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
+
+    one = switches()
+    two = switches()
+    used = cpu()
+    time.sleep(5)  # to see nothing happen takes time
+    used = cpu() - used
+    three = switches()
+    for pid in one:
+        asking = int(two[pid][0]) - int(one[pid][0])  # what one look itself costs
+        idle = int(three[pid][0]) - int(two[pid][0])
+        assert idle <= asking + 3, f"process {pid} was woken {idle} times in 5 s, {asking} by the look"
+    assert used < 250, f"the QEMU of an idle guest used {used} ms in 5 s"
+
+
 if __name__ == "__main__":
     sys.exit(run_tests(TESTS, Source))
