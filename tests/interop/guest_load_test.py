@@ -380,7 +380,7 @@ def an_idle_guest_does_nothing(g):
     for pid in one:
         asking = int(two[pid][0]) - int(one[pid][0])  # what one look itself costs
         idle = int(three[pid][0]) - int(two[pid][0])
-        assert idle <= asking + 3, f"process {pid} was woken {idle} times in 5 s, {asking} by the look"
+        assert idle <= asking + 15, f"process {pid} was woken {idle} times in 5 s, {asking} by the look"
     assert used < 250, f"the QEMU of an idle guest used {used} ms in 5 s"
 
 
