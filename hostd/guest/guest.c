@@ -474,6 +474,58 @@ int guest_activity(struct guest *g, uint64_t msec, char *text, size_t size)
     return rc;
 }
 
+static void nothing(void *user, int err, const struct p9_msg *r)
+{
+    (void)user;
+    (void)err;
+    (void)r;
+}
+
+void guest_job_remove(struct guest *g, uint64_t id)
+{
+    struct p9_client *c = g->port[GUEST_CONTROL].client;
+    char name[24];
+    snprintf(name, sizeof name, "%" PRIu64, id);
+    struct p9_msg m = {.type = P9_Twalk};
+    uint32_t fid = p9_client_fid_alloc(c);
+    m.Twalk.fid = g->port[GUEST_CONTROL].root;
+    m.Twalk.newfid = fid;
+    m.Twalk.names.n = 1;
+    m.Twalk.names.v[0] = p9_str_of("jobs");
+    p9_client_call(c, &m, nothing, NULL);
+    m = (struct p9_msg){.type = P9_Tunlinkat};
+    m.Tunlinkat.dirfid = fid;
+    m.Tunlinkat.name = p9_str_of(name);
+    p9_client_call(c, &m, nothing, NULL);
+    p9_client_clunk(c, p9_client_generation(c), fid);
+}
+
+int guest_run(struct guest *g, uint64_t msec, uint64_t id, const void *record, uint32_t len)
+{
+    char number[24], end[96];
+    snprintf(number, sizeof number, "%" PRIu64, id);
+    const char *spawn[] = {"spawn"}, *wait[] = {"jobs", number, "wait"};
+    struct p9_client *c = g->port[GUEST_CONTROL].client;
+    struct step *st = step_new(g);
+    guest_put(g, spawn, 1, record, len, step_done, st);
+    int rc = step_wait(st, NULL, msec, NULL, 0);
+    if (rc < 0)
+        return rc;
+    st = step_new(g);
+    uint32_t fid = guest_open_file(g, wait, 3, P9_RDONLY, step_done, st);
+    rc = step_wait(st, NULL, msec, NULL, 0);
+    struct p9_msg m = {.type = P9_Tread};
+    m.Tread.fid = fid;
+    m.Tread.count = sizeof end - 1;
+    if (rc == 0)
+        rc = call(g, &m, msec, end, sizeof end);
+    if (g->closed)
+        return rc < 0 ? rc : -ECONNRESET;
+    p9_client_clunk(c, p9_client_generation(c), fid);
+    guest_job_remove(g, id);
+    return rc;
+}
+
 /* After both ports are ready: the /ctl fid, and what the agent says of itself. */
 static int introduce(struct guest *g, uint64_t msec)
 {

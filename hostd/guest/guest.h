@@ -55,6 +55,12 @@ void guest_put(struct guest *g, const char *const *path, uint16_t n, const void 
 /* Opens a file of the control tree in one round trip; `cb` gets the first error or 0. Returns its fid, which the caller clunks in either case. */
 uint32_t guest_open_file(struct guest *g, const char *const *path, uint16_t n, uint32_t flags, p9_callback *cb, void *user);
 
+/* KILLs what is left of the job and forgets it, in the guest. Nobody waits for it. */
+void guest_job_remove(struct guest *g, uint64_t id);
+
+/* From a coroutine: starts the job of a spawn record (docs/protocol/guest.md) whose id is `id`, waits for its end, and removes it. 0, or as guest_ctl. */
+int guest_run(struct guest *g, uint64_t msec, uint64_t id, const void *record, uint32_t len);
+
 /* The first lines of /info as read at connect; borrowed. */
 const char *guest_info(struct guest *g);
 

@@ -146,23 +146,8 @@ static void tell_guest(struct job *j, const char *file, const char *text, p9_cal
 static void remove_from_guest(struct job *j)
 {
     struct guest *g = j->sandbox->guest;
-    char id[24];
-    if (!g || !guest_ready(g, GUEST_CONTROL))
-        return;
-    snprintf(id, sizeof id, "%" PRIu64, job_guest_id(j));
-    struct p9_client *c = guest_client(g, GUEST_CONTROL);
-    struct p9_msg m = {.type = P9_Twalk};
-    uint32_t fid = p9_client_fid_alloc(c);
-    m.Twalk.fid = guest_root(g, GUEST_CONTROL);
-    m.Twalk.newfid = fid;
-    m.Twalk.names.n = 1;
-    m.Twalk.names.v[0] = p9_str_of("jobs");
-    p9_client_call(c, &m, nothing, NULL);
-    m = (struct p9_msg){.type = P9_Tunlinkat};
-    m.Tunlinkat.dirfid = fid;
-    m.Tunlinkat.name = p9_str_of(id);
-    p9_client_call(c, &m, nothing, NULL);
-    p9_client_clunk(c, p9_client_generation(c), fid);
+    if (g && guest_ready(g, GUEST_CONTROL))
+        guest_job_remove(g, job_guest_id(j));
 }
 
 static void timer_closed(uv_handle_t *h)

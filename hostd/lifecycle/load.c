@@ -289,18 +289,15 @@ int capture_seal(struct space *s, const struct capture *c, struct err *e)
 
 /* ---- loading ---- */
 
-/* From here on the sandbox is what `ref` names. Saves, and removes what it was. */
-static int switched(struct sandbox *sb, int64_t old, const struct ref *ref, struct err *e)
+/* From here on the sandbox is what `ref` names. */
+static int switched(struct sandbox *sb, const struct ref *ref, struct err *e)
 {
     sb->row.next_object = 0;
     sb->row.generation++;
     sb->row.touched = sb->ready.first != NULL;
     ref_format(ref, sb->row.origin);
     sb->row.error[0] = 0;
-    int rc = sandbox_save(sb, e);
-    if (rc == 0 && old)
-        object_delete_later(sb->space, NODED_SANDBOX, (uint64_t)old);
-    return rc;
+    return sandbox_save(sb, e);
 }
 
 /* A copy of the head's disk, to be booted. */
@@ -323,34 +320,36 @@ static int make_object(struct sandbox *sb, const struct ref *ref, struct err *e)
     sb->row.object = (int64_t)c.id;
     if (sb->row.disk < size)
         sb->row.disk = size;
-    return switched(sb, old, ref, e);
+    rc = switched(sb, ref, e);
+    if (rc == 0 && old)
+        object_delete_later(sb->space, NODED_SANDBOX, (uint64_t)old);
+    return rc;
 }
 
 /* The machine runs what `ref` names, and its agent answers. */
 static int take_over(struct sandbox *sb, struct machine *m, const struct ref *ref, uint64_t jobs_of, struct err *e)
 {
-    int64_t old = sb->row.object, disk = (int64_t)m->disk;
+    int64_t disk = (int64_t)m->disk;
     uint64_t began = uv_hrtime();
     int rc = vm_introduce(m->guest, sb->row.name, e);
     if (rc == 0 && m->lost)
         rc = err_set(e, EIO, "the guest of '%s' ended right after it was loaded", sb->row.name);
-    jobs_keep(sb, jobs_of);
-    if (rc == 0)
-        rc = vm_kill(sb, e);
     if (rc < 0) {
-        jobs_keep(sb, 0);
         machine_discard(m);
         return rc;
     }
+    jobs_keep(sb, jobs_of);
+    jobs_lost(sb);
     struct event_scope scope = sandbox_scope(sb);
     event_emit(sb->space, &scope, "load", (uint64_t)sb->row.id, sb->row.name,
                ",\"machine\":\"%s\",\"load_usec\":%" PRIu64 ",\"hello_usec\":%" PRIu64 ",\"identity_usec\":%" PRIu64, m->from, m->load_nsec / 1000,
                m->hello_nsec / 1000, (uv_hrtime() - began) / 1000);
-    machine_give(m, sb);
+    struct machine *before = machine_give(m, sb);
     bool grow = sb->row.disk > disk;
     if (!grow)
         sb->row.disk = disk;
-    rc = switched(sb, old, ref, e);
+    rc = switched(sb, ref, e);
+    machine_discard(before); /* it takes its time, and is nobody's: killed now, we find it as an orphan */
     if (rc == 0 && grow)
         rc = vm_grow(sb, true, e);
     jobs_bring(sb, jobs_of);

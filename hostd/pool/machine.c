@@ -164,6 +164,19 @@ int machine_load(struct machine *m, const struct head *h, struct err *e)
     return rc;
 }
 
+#define WARM_ROUNDS 3 /* the first command of a guest takes 200 ms of an emulator's time, the third 20 */
+
+int machine_warm(struct machine *m, struct err *e)
+{
+    static const char record[] = "id=1\0arg=/bin/sh\0arg=-c\0arg=true";
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < WARM_ROUNDS; i++)
+        rc = guest_run(m->guest, HELLO_MSEC, 1, record, sizeof record);
+    if (rc == -ENOENT || rc == -EACCES) /* a template without a shell */
+        rc = 0;
+    return rc < 0 ? err_set(e, -rc, "a first command in a new machine: %s", strerror(-rc)) : 0;
+}
+
 int machine_take(struct space *s, const struct head *h, struct machine **out, struct err *e)
 {
     struct head base = head_base(s, h);
@@ -187,9 +200,29 @@ int machine_take(struct space *s, const struct head *h, struct machine **out, st
     return rc;
 }
 
-void machine_give(struct machine *m, struct sandbox *sb)
+/* What the sandbox was, as a machine of nobody's. Its uid, if it has none any more, is the count: discharged without effect. */
+static struct machine *machine_of(struct sandbox *sb)
+{
+    struct space *s = sb->space;
+    struct machine *m = calloc(1, sizeof *m);
+    if (!m)
+        abort();
+    *m = (struct machine){.space = s, .state = MACHINE_STARTING, .object = (uint64_t)sb->row.object,
+                          .slot = sb->slot_taken ? (uint32_t)sb->row.slot : s->config.uid_count, .guest = sb->guest, .next = s->machines};
+    m->base.memory = sb->charged;
+    s->guest_memory -= sb->charged;
+    s->pool_memory += sb->charged;
+    sb->charged = 0;
+    sb->slot_taken = false;
+    sb->guest = NULL;
+    s->machines = m;
+    return m;
+}
+
+struct machine *machine_give(struct machine *m, struct sandbox *sb)
 {
     struct space *s = m->space;
+    struct machine *before = sb->row.object ? machine_of(sb) : NULL;
     unlist(m);
     s->pool_memory -= m->base.memory;
     s->guest_memory += m->base.memory;
@@ -206,4 +239,5 @@ void machine_give(struct machine *m, struct sandbox *sb)
     vm_watch(sb);
     free(m);
     pool_kick(s);
+    return before;
 }

@@ -137,7 +137,7 @@ static int make(struct space *s, const struct head *base, enum machine_state kin
     if (rc == 0 && kind == MACHINE_READY) {
         rc = machine_load(m, base, e);
         if (rc == 0)
-            rc = guest_ctl(m->guest, 5000, "sync"); /* it works */
+            rc = machine_warm(m, e);
     }
     if (rc == 0 && m->lost)
         rc = -EIO;

@@ -52,12 +52,15 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
 int machine_take_slot(struct space *s, const struct head *base, struct machine **out, struct err *e);
 /* Loads `h`, whose base is the machine's or which is the machine's base, runs it and waits for its agent. After a failure only machine_discard is left. */
 int machine_load(struct machine *m, const struct head *h, struct err *e);
+/* Runs a command in it, as its first user will: it works, and what an emulator has to translate, and a kernel to read, is there. */
+int machine_warm(struct machine *m, struct err *e);
 /* A running machine at `h`: a ready one, or a slot loaded now. */
 int machine_take(struct space *s, const struct head *h, struct machine **out, struct err *e);
 /* Ends it and removes its disk, in the background. NULL is fine. */
 void machine_discard(struct machine *m);
-/* The sandbox is the machine's from now on: object, uid, memory, guest. Frees `m`; the caller saves the row. */
-void machine_give(struct machine *m, struct sandbox *sb);
+/* The sandbox is the machine's from now on: object, uid, memory, guest. Frees `m`; the caller saves the row. What the sandbox had before is returned, to
+ * be discarded once that is saved; NULL when it had no object. */
+struct machine *machine_give(struct machine *m, struct sandbox *sb);
 
 /* Charges for the uid and the memory of a machine: of a sandbox (`pooled` false; refused beyond the overcommit), or of the pool, which makes room. */
 int machine_charge(struct space *s, uint64_t memory, bool pooled, uint32_t *ret_slot, struct err *e);
