@@ -3,6 +3,7 @@
 #ifndef SPACE_GUEST_AGENT_H
 #define SPACE_GUEST_AGENT_H
 
+#include "guest/ends.h"
 #include "guest/files.h"
 #include "guest/freezer.h"
 #include "guest/job.h"
@@ -20,6 +21,8 @@ struct agent {
     struct power power;
     pid_t files;                 /* the process that serves space.1 */
     struct files_shared *shared; /* what it tells */
+    uint64_t files_since;
+    struct ends files_ends;
     struct poll_timer files_again;
     struct poll_watch signals;
 };

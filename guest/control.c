@@ -27,6 +27,7 @@ enum kind {
     INFO,
     CTL,
     ACTIVITY,
+    FILES,
     SPAWN,
     JOBS,
     JOB,
@@ -92,6 +93,12 @@ static void read_wait(struct agent *a, struct node *n, struct p9_request *r)
     job_wait(n->job, r);
 }
 
+static void read_ends(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)n;
+    ends_read(&a->files_ends, r);
+}
+
 static void write_ctl(struct agent *a, struct node *n, struct p9_request *r)
 {
     (void)n;
@@ -153,6 +160,7 @@ static const struct {
     [INFO] = {"info", TOP, S_IFREG | 0400, read_text, NULL, report_info},
     [CTL] = {"ctl", TOP, S_IFREG | 0200, NULL, write_ctl, NULL},
     [ACTIVITY] = {"activity", TOP, S_IFREG | 0400, read_text, NULL, report_activity},
+    [FILES] = {"files", TOP, S_IFREG | 0400, read_ends, NULL, NULL},
     [SPAWN] = {"spawn", TOP, S_IFREG | 0200, NULL, write_spawn, NULL},
     [JOBS] = {"jobs", TOP, S_IFDIR | 0700, NULL, NULL, NULL},
     [JOB] = {NULL, JOBS, S_IFDIR | 0500, NULL, NULL, NULL},

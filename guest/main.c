@@ -31,6 +31,7 @@
 #define CONTROL_PORT     "space.0"
 #define FILES_MAX        65536
 #define FILES_AGAIN_MSEC 100 /* a server that cannot start must not eat the machine */
+#define FILES_WELL_MSEC  1000
 
 struct boot {
     struct agent agent;
@@ -51,6 +52,7 @@ void agent_power_off(struct agent *a)
 
 static void start_files(struct agent *a)
 {
+    a->files_since = poll_now();
     a->files = files_start(&a->root, a->shared);
     if (a->files >= 0)
         return;
@@ -75,7 +77,9 @@ static void reap(struct agent *a)
         if (pid == a->files) {
             log_error("the file server ended (status %#x), it is started again", (unsigned)status);
             a->files = 0;
-            poll_timer_start(&a->loop, &a->files_again, FILES_AGAIN_MSEC);
+            ends_count(&a->files_ends);
+            poll_timer_start(&a->loop, &a->files_again,
+                             poll_now() - a->files_since < FILES_WELL_MSEC ? FILES_AGAIN_MSEC : 0);
         } else if (pid == a->freezer.pid) {
             log_error("the freezer ended (status %#x), it is started again", (unsigned)status);
             freezer_restart(&a->freezer);
@@ -214,6 +218,7 @@ int main(void)
     if (watch_signals(a) < 0 || freezer_start(&a->freezer, &a->loop, &a->root) < 0)
         give_up("out of descriptors at start");
     a->files_again.fire = files_again;
+    ends_init(&a->files_ends);
     a->shared = files_share();
     if (!a->shared)
         give_up("out of memory at start");

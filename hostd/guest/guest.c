@@ -4,10 +4,12 @@
 // Theory of operation. Each port goes CLOSED -> PREAMBLE -> VERSION -> ATTACHING -> READY. In PREAMBLE everything but the echo of our nonce is
 // thrown away, up to a bound (a rolled-back guest may still have old replies in its queue). A protocol error in any later state is final: the
 // guest is hostile or broken, and `lost` is told. Silence on the files port while calls are in flight renews that port alone: close, connect,
-// preamble; the calls in flight end with ECONNRESET. The control port is never renewed by silence: its calls carry their own deadlines.
+// preamble; the calls in flight end with ECONNRESET. So does the end of the agent's files server, of which a read that is always in flight on the control port
+// tells (once a tick at most: a guest may say so as often as it likes). The control port is never renewed by silence: its calls carry their own deadlines.
 #include "hostd/guest/guest.h"
 
 #include "base/log.h"
+#include "base/str.h"
 #include "hostd/noded_client.h"
 #include "loop/stream.h"
 
@@ -22,6 +24,8 @@
 #define PREAMBLE_LEN  38
 #define DISCARD_MAX   (64u << 20) /* bytes thrown away before the echo: more is a flood */
 #define TICK_MSEC     1000u
+#define RENEW_MSEC    3000u       /* how long requests wait for a session that is being renewed */
+#define ENDS_UNKNOWN  (1ull << 62) /* no guest's number */
 #define GUEST_MSIZE   P9_MSIZE_MAX /* as large as our own sessions': whole writes pass */
 
 enum port_state { PORT_CLOSED, PORT_PREAMBLE, PORT_VERSION, PORT_ATTACHING, PORT_READY };
@@ -51,6 +55,11 @@ struct guest {
     int lost_code;
     char why[256];
     unsigned refs; /* handles and calls that still point here */
+    struct wait_list ready;   /* requests that wait for the files session */
+    uint64_t renewed;         /* uv_now when its renewal began */
+    uint32_t ends_fid;        /* /files of the agent; P9_NOFID: it has none */
+    uint64_t ends;            /* how often its files server ended */
+    bool ends_asked;          /* a read is in flight */
     uint32_t ctl_fid;
     char info[512];
 };
@@ -106,6 +115,8 @@ static void attached(void *user, int err, const struct p9_msg *r)
     }
     p->state = PORT_READY;
     check_open(p->guest);
+    if (p->number == GUEST_FILES)
+        wait_done_all(&p->guest->ready, 0, NULL);
 }
 
 static void version_done(void *user, int err, const struct p9_msg *r)
@@ -230,19 +241,73 @@ static void port_open(struct port *p)
     noded_send(p->guest->space->noded, &req, channel_opened, p);
 }
 
+static void fail_waiting(struct guest *g)
+{
+    struct err e = {0};
+    err_set(&e, EIO, "the guest does not answer");
+    wait_done_all(&g->ready, -EIO, &e);
+}
+
+static void renew_files(struct guest *g)
+{
+    struct port *p = &g->port[GUEST_FILES];
+    p->quiet = 0;
+    if (!p->stream || g->lost)
+        return; /* on its way already */
+    g->renewed = uv_now(g->space->loop);
+    port_drop(p);
+    port_open(p);
+}
+
+/* The agent's answer of how often its files server ended. */
+static void ends_told(void *user, int err, const struct p9_msg *r)
+{
+    struct guest *g = user;
+    char text[24] = "";
+    uint64_t n;
+    g->ends_asked = false;
+    if (err == 0 && r->Rread.data.len < sizeof text)
+        memcpy(text, r->Rread.data.p, r->Rread.data.len);
+    if (err < 0 || str_parse_u64(str_trim(text), ENDS_UNKNOWN - 1, &n) < 0) {
+        g->ends_fid = err == -ECONNRESET ? g->ends_fid : P9_NOFID; /* silence is noticed without it */
+    } else if (!g->closed && n != g->ends) {
+        bool ended = g->ends != ENDS_UNKNOWN;
+        g->ends = n;
+        if (ended) {
+            log_warn("the files server of guest %012" PRIx64 " ended: its session is renewed", g->object);
+            renew_files(g);
+        }
+    }
+    unref(g);
+}
+
+static void ask_ends(struct guest *g)
+{
+    struct p9_msg m = {.type = P9_Tread};
+    if (g->ends_asked || g->ends_fid == P9_NOFID)
+        return;
+    m.Tread.fid = g->ends_fid;
+    m.Tread.offset = g->ends;
+    m.Tread.count = 23;
+    g->ends_asked = true;
+    g->refs++;
+    p9_client_call(g->port[GUEST_CONTROL].client, &m, ends_told, g);
+}
+
 static void tick(uv_timer_t *t)
 {
     struct guest *g = t->data;
     struct port *p = &g->port[GUEST_FILES];
+    ask_ends(g);
+    if (g->ready.first && uv_now(g->space->loop) - g->renewed > RENEW_MSEC)
+        fail_waiting(g);
     bool waiting = p->state == PORT_READY && p9_client_calls(p->client) > 0;
     p->quiet = waiting && !p->progress ? p->quiet + 1 : 0;
     p->progress = false;
     if (p->quiet < GUEST_MUTE_SEC)
         return;
     log_warn("guest %012" PRIx64 " was silent for %d s: its files session is renewed", g->object, GUEST_MUTE_SEC);
-    p->quiet = 0;
-    port_drop(p);
-    port_open(p);
+    renew_files(g);
 }
 
 static void wake_fired(uv_async_t *a)
@@ -293,6 +358,7 @@ void guest_close(struct guest *g)
         uv_close((uv_handle_t *)g->port[i].wake, wake_closed);
     }
     uv_close((uv_handle_t *)&g->tick, timer_closed);
+    fail_waiting(g);
 }
 
 void guest_set_hooks(struct guest *g, const struct guest_hooks *hooks)
@@ -526,11 +592,19 @@ int guest_run(struct guest *g, uint64_t msec, uint64_t id, const void *record, u
     return rc;
 }
 
-/* After both ports are ready: the /ctl fid, and what the agent says of itself. */
+/* After both ports are ready: the /ctl fid, what the agent says of itself, and a first question for ends of its files server. */
 static int introduce(struct guest *g, uint64_t msec)
 {
+    static const char *const files = "files";
     int rc = open_file(g, "ctl", P9_WRONLY, &g->ctl_fid, msec);
-    return rc < 0 ? rc : read_text(g, "info", msec, g->info, sizeof g->info);
+    if (rc == 0)
+        rc = read_text(g, "info", msec, g->info, sizeof g->info);
+    if (rc < 0)
+        return rc;
+    /* an agent of before has no such file: the read fails then, too */
+    g->ends_fid = guest_open_file(g, &files, 1, P9_RDONLY, nothing, NULL);
+    ask_ends(g);
+    return 0;
 }
 
 int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *hooks, uint64_t msec, struct guest **out, struct err *e)
@@ -543,6 +617,8 @@ int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *ho
     g->serial = ++s->guest_serial;
     g->hooks = *hooks;
     g->refs = 2; /* the timer's, and ours */
+    g->ends = ENDS_UNKNOWN;
+    g->ends_fid = P9_NOFID;
     uv_timer_init(s->loop, &g->tick);
     g->tick.data = g;
     uv_timer_start(&g->tick, tick, TICK_MSEC, TICK_MSEC);
@@ -583,6 +659,14 @@ uint64_t guest_serial(const struct guest *g)
 bool guest_ready(struct guest *g, enum guest_port port)
 {
     return !g->closed && g->port[port].state == PORT_READY;
+}
+
+bool guest_await_files(struct guest *g, struct waiter *w)
+{
+    if (g->closed || g->lost || guest_ready(g, GUEST_FILES) || uv_now(g->space->loop) - g->renewed > RENEW_MSEC)
+        return false;
+    wait_add(&g->ready, w);
+    return true;
 }
 
 const char *guest_info(struct guest *g)

@@ -5,6 +5,7 @@
 
 #include "9p/client.h"
 #include "hostd/space.h"
+#include "hostd/wait.h"
 
 struct guest;
 
@@ -16,7 +17,6 @@ enum guest_port { GUEST_CONTROL = 0, GUEST_FILES = 1 };
 struct guest_hooks {
     /* The guest broke the protocol or its channel closed. Called once, from the loop; then call guest_close. */
     void (*lost)(void *user, const char *why);
-    /* The files session was renewed after silence: all its fids are void. May be NULL. */
     void *user;
 };
 
@@ -37,8 +37,13 @@ struct p9_client *guest_client(struct guest *g, enum guest_port port);
 uint32_t guest_root(struct guest *g, enum guest_port port);
 /* A number that no other connection of this run has: fids belong to one (serial, generation of the client). */
 uint64_t guest_serial(const struct guest *g);
-/* False while the session is being renewed: fail with EIO then. */
+/* False while the session is being renewed. */
 bool guest_ready(struct guest *g, enum guest_port port);
+/*
+ * Has `w` told when the files session is ready again, or with -EIO that it will not be soon. False, and `w` is not used, when that is known now:
+ * fail with EIO then.
+ */
+bool guest_await_files(struct guest *g, struct waiter *w);
 
 /* From a coroutine: one line to /ctl of the guest, waiting at most `msec`. 0, the guest's errno, -ETIMEDOUT, -ECANCELED. */
 int guest_ctl(struct guest *g, uint64_t msec, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

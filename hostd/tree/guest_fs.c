@@ -42,12 +42,34 @@ struct gate_pending {
     void (*then)(struct p9_request *r);
 };
 
+static void gate_cancel(struct p9_request *r);
+static void gate_done(struct waiter *w, int rc, const struct err *e);
+
+static struct gate_pending *gate_wait(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
+{
+    struct gate_pending *g = calloc(1, sizeof *g);
+    if (!g)
+        abort();
+    *g = (struct gate_pending){.w.done = gate_done, .r = r, .sandbox = sandbox_ref(sb), .then = then};
+    r->aux = g;
+    r->cancel = gate_cancel;
+    fid_of(r->fid)->caller->waiting++;
+    return g;
+}
+
+/* A session that is being renewed is waited for: its end was not this request's. */
 static void gate_open(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
 {
-    if (sb->guest && guest_ready(sb->guest, GUEST_FILES))
+    if (sb->guest && guest_ready(sb->guest, GUEST_FILES)) {
         then(r);
-    else
-        fail_errno(r, fid_of(r->fid), EIO, "the guest does not answer");
+        return;
+    }
+    struct gate_pending *g = gate_wait(r, sb, then);
+    if (!sb->guest || !guest_await_files(sb->guest, &g->w)) {
+        struct err e = {0};
+        err_set(&e, EIO, "the guest does not answer");
+        gate_done(&g->w, -EIO, &e);
+    }
 }
 
 static void gate_done(struct waiter *w, int rc, const struct err *e)
@@ -85,13 +107,7 @@ void guest_gate(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9
         gate_open(r, sb, then);
         return;
     }
-    struct gate_pending *g = calloc(1, sizeof *g);
-    if (!g)
-        abort();
-    *g = (struct gate_pending){.w.done = gate_done, .r = r, .sandbox = sandbox_ref(sb), .then = then};
-    r->aux = g;
-    r->cancel = gate_cancel;
-    fid_of(r->fid)->caller->waiting++;
+    struct gate_pending *g = gate_wait(r, sb, then);
     /* a crawl by root over everyone's sandboxes wakes nothing */
     sandbox_touch(sb, f->caller->uid != 0 || sb->row.owner == 0, &g->w);
 }

@@ -291,4 +291,30 @@ def ten_thousand_files_are_listed_exactly():
     box().out("rm -r /t/many")
 
 
+def files_server():
+    """The pid of the guest's files server."""
+    return int(box().out("for p in /proc/[0-9]*; do [ \"$(readlink $p/exe)\" = /init ] && ls -l $p/fd 2>/dev/null | grep -q vport.*p2 && echo ${p#/proc/}; done; true"))
+
+
+@check
+def the_end_of_the_guests_files_server_is_noticed_at_once():
+    put(b"here", "end")
+    for name in "one", "two":
+        pid, fd = files_server(), os.open(at("end"), os.O_RDWR)
+        box().out(f"kill -STOP {pid}")
+        asking = Child(os.pwrite, fd, b"h", 0)
+        asking.blocked()
+        began = time.monotonic()
+        box().out(f"kill -KILL {pid}")
+        eq(("errno", errno.EIO), asking.answer(10), "what was asked of the server that died")
+        at_most(2.0, time.monotonic() - began, "seconds until it was answered, with the job that killed the server")
+        os.close(fd)
+        began = time.monotonic()
+        os.mkdir(at(name))
+        eq(b"here", get("end"), "the next requests")
+        at_most(3.0, time.monotonic() - began, "seconds that the next requests took")
+        os.rmdir(at(name))
+    os.unlink(at("end"))
+
+
 main()

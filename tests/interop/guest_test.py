@@ -574,7 +574,16 @@ def broken_protocol_ends_the_session_only(g):
 def files_process_is_started_again(g):
     out = g.sh("for p in /proc/[0-9]*; do if ls -l $p/fd 2>/dev/null | grep -q vport.*p2; then echo ${p#/proc/}; fi; done")[1]
     eq(1, out.count(b"\n"), "file servers")
+    ends = g.control.walk("files").open()
+    n = int(ends.read(offset=1 << 62))
+    told = ends.start_read(offset=n)
+    dropped = ends.start_read(offset=n)
+    assert not told.done.wait(0.1), "ends were told where there was none"
+    dropped.flush()
+    fails(errno.EINTR, dropped.result)
     g.sh(f"kill -9 {int(out)}")
+    eq(b"%d\n" % (n + 1), told.result(5)[0], "ends of file servers")
+    eq(b"%d\n" % (n + 1), ends.read(offset=n), "asked late")
     g.files_client.close()
     g.files_client, g.root = g.vm.files(20)
     assert any(n == "etc" for n, *_ in g.root.walk().open().readdir())
