@@ -80,7 +80,7 @@ static void tell_lost(uv_timer_t *t)
         g->opener = NULL;
         co_wake(opener, -g->lost_code);
     } else {
-        g->hooks.lost(g->hooks.user, g->why);
+        g->hooks.lost(g->hooks.user, g->lost_code, g->why);
     }
 }
 

@@ -15,8 +15,9 @@ enum guest_port { GUEST_CONTROL = 0, GUEST_FILES = 1 };
 #define GUEST_MUTE_SEC 30
 
 struct guest_hooks {
-    /* The guest broke the protocol or its channel closed. Called once, from the loop; then call guest_close. */
-    void (*lost)(void *user, const char *why);
+    /* The channel closed (`code` ECONNREFUSED: QEMU has ended), or the guest broke the protocol (EPROTO). Called once, from the loop; then call
+     * guest_close. */
+    void (*lost)(void *user, int code, const char *why);
     void *user;
 };
 

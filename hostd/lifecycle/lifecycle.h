@@ -88,7 +88,8 @@ struct op {
     uint64_t size;           /* OP_GROW */
     char why[256];           /* OP_VM_LOST: what happened, */
     int64_t object;          /* to which domain, */
-    bool crashed;            /* and it was not the guest that ended it */
+    bool crashed;            /* it was not the guest that ended it, */
+    bool closed;             /* or QEMU has ended, and libvirt will say how */
     bool vm_running;         /* OP_RECOVER: what libvirt said */
     bool vm_exists;
     bool delay;              /* OP_LOAD: leave a moment for a copy to take over */

@@ -121,7 +121,7 @@ static int run_grow(struct sandbox *sb, struct op *op, struct err *e)
     return rc;
 }
 
-#define EVENT_MSEC  1500
+#define EVENT_MSEC  30000 /* libvirt looks after a QEMU that ended, when it has time */
 #define REVIVE_NSEC 600000000000 /* three crashes within this: it stays failed */
 
 static bool may_revive(struct sandbox *sb)
@@ -147,7 +147,7 @@ static int run_vm_lost(struct sandbox *sb, struct op *op)
     sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
     bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_FAILED, op->why); /* told first: libvirt may take seconds to clean up */
-    if (!sb->vm_event) /* its channel ended first: what libvirt will say tells a crash from a guest that powered itself off */
+    if (op->closed && !sb->vm_event) /* its channel ended first; a crash, or a guest that powered itself off? */
         wait_in_list(sb->space->co, &sb->vm_gone, EVENT_MSEC);
     vm_kill(sb, &e);
     if ((op->crashed || sb->vm_event == NODED_VM_CRASHED) && ran && may_revive(sb))

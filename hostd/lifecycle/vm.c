@@ -17,7 +17,8 @@
 #define BOOT_MSEC     120000u /* to the agent's hello: seconds on an idle host, more when a hundred boot at once */
 #define RECONNECT_MSEC 10000u /* of a guest that runs already */
 #define POWEROFF_MSEC  20000u
-#define PROBE_MSEC     15000u
+#define PROBE_MSEC     1500u /* a kernel under KVM is up in less; then the next look whether it runs at all */
+#define PROBE_TRIES    10u
 
 static struct noded_request vm_request(const struct sandbox *sb, enum noded_op op)
 {
@@ -25,7 +26,7 @@ static struct noded_request vm_request(const struct sandbox *sb, enum noded_op o
 }
 
 /* The channel broke: the guest is hostile, its agent died, or QEMU ended. */
-static void guest_lost(void *user, const char *why)
+static void guest_lost(void *user, int code, const char *why)
 {
     struct sandbox *sb = user;
     guest_close(sb->guest);
@@ -34,6 +35,7 @@ static void guest_lost(void *user, const char *why)
     wait_done_all(&sb->vm_gone, 0, NULL);
     struct op *op = op_new(OP_VM_LOST);
     op->object = sb->row.object;
+    op->closed = code == ECONNREFUSED;
     str_copy(op->why, sizeof op->why, why);
     op_submit(sb, op, false, NULL);
 }
@@ -182,8 +184,9 @@ int vm_stop(struct sandbox *sb, struct err *e)
 
 /* ---- acceleration ---- */
 
-static void probe_lost(void *user, const char *why)
+static void probe_lost(void *user, int code, const char *why)
 {
+    (void)code;
     (void)user;
     log_debug("probe: %s", why);
 }
@@ -196,9 +199,17 @@ static bool probe_kvm(struct space *s)
     struct guest_hooks hooks = {probe_lost, s};
     struct noded_request req = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = space_new_id(), .flags = NODED_PROBE,
                                 .memory = 128u << 20, .vcpus = 1, .accel = NODED_KVM, .slot = s->config.uid_count - 1};
+    struct noded_request look = {.op = NODED_VM_STATS, .kind = NODED_SANDBOX, .id = req.id};
+    struct noded_reply seen = {.stats.running = 1};
     int rc = noded_call(s, &req, NULL, NULL, &e);
-    if (rc == 0)
+    bool started = rc == 0;
+    for (unsigned i = 0; started && i < PROBE_TRIES && seen.stats.running; i++) {
         rc = guest_connect(s, req.id, &hooks, PROBE_MSEC, &g, &e);
+        if (rc != -ETIMEDOUT || noded_call(s, &look, &seen, NULL, &e) < 0)
+            break;
+    }
+    if (rc < 0 && !seen.stats.running)
+        err_set(&e, EIO, "QEMU stopped it, as after an internal error of KVM");
     if (rc < 0)
         log_info("KVM does not run a guest here: %s", e.msg);
     guest_close(g);

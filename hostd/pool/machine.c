@@ -137,8 +137,9 @@ int machine_take_slot(struct space *s, const struct head *base, struct machine *
     return 0;
 }
 
-static void lost(void *user, const char *why)
+static void lost(void *user, int code, const char *why)
 {
+    (void)code;
     struct machine *m = user;
     log_info("machine %012" PRIx64 ": %s", m->object, why);
     m->lost = true;

@@ -112,8 +112,9 @@ void prepared_unfit(struct space *s, uint64_t id, const char *why)
         }
 }
 
-static void lost(void *user, const char *why)
+static void lost(void *user, int code, const char *why)
 {
+    (void)code;
     log_warn("while a template was prepared: %s", why);
     *(bool *)user = true;
 }
