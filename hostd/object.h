@@ -9,6 +9,7 @@
 #include "hostd/events.h"
 #include "hostd/lifecycle/state.h"
 #include "hostd/ref.h"
+#include "hostd/snapshot/keep.h"
 #include "hostd/space.h"
 #include "hostd/wait.h"
 
@@ -42,6 +43,7 @@ struct snapshot {
     struct space *space;
     struct snapshot_row row;
     bool gone;
+    unsigned readers;       /* open images */
     bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
     struct wait_list ready; /* waiting for it to leave `creating` */
 };
@@ -80,6 +82,14 @@ struct sandbox {
         unsigned done;       /* lines of the policy that were carried out since */
         bool looking;
     } idle;                  /* lifecycle/idle.c */
+    struct {
+        struct keep_policy policy;
+        bool parsed, busy;
+        enum keep_due due;       /* what `busy` is about */
+        int64_t last, last_full; /* on the schedule's clock */
+        int64_t disk_time;       /* of the disk's image after the last one */
+        uint64_t work;           /* of jobs, at the last checkpoint */
+    } keep;                      /* snapshot/schedule.c */
     uint32_t vm_event;       /* how its machine ended, enum noded_vm_event; 0 while it runs */
     int64_t revived[3];      /* when it was brought back after a crash, the last times */
     unsigned open_files;     /* handles below root/ */

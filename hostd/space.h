@@ -21,6 +21,7 @@ struct machine;
 struct prepared;
 struct wish;
 struct frozen_job;
+struct doomed;
 
 struct space {
     uv_loop_t *loop;
@@ -49,6 +50,10 @@ struct space {
     struct machine *machines;
     struct prepared *prepared; /* templates' heads with memory */
     struct wish *wishes;
+    int64_t schedule_base;     /* of the snapshot scheduler's clock, with the number of its captures under way */
+    uint32_t scheduled;
+    struct doomed *doomed;     /* objects to be deleted */
+    uint32_t doomed_count;
     uint64_t preparing;        /* object that boots to become one */
     unsigned char *slots;      /* slot in use, config.uid_count entries */
     uint32_t accel;            /* enum noded_accel once known, else 0 */

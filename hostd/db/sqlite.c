@@ -79,6 +79,7 @@ static const char *const migrations[] = {
     "ALTER TABLE snapshots ADD COLUMN changed_bytes INTEGER; ALTER TABLE jobs ADD COLUMN guest_id INTEGER;"
     "CREATE TABLE heads(id INTEGER PRIMARY KEY, template INTEGER, memory INTEGER, vcpus INTEGER, disk INTEGER, created INTEGER,"
     " accel INTEGER) STRICT;",
+    "ALTER TABLE sandboxes ADD COLUMN keep TEXT NOT NULL DEFAULT ''; ALTER TABLE snapshots ADD COLUMN taken INTEGER;",
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
 

@@ -6,6 +6,7 @@
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
+#include "hostd/snapshot/schedule.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -166,15 +167,26 @@ static void taken(struct snapshot *sn, const struct capture *c, int rc, const st
     snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 ? e->msg : NULL);
 }
 
+int snapshot_take(struct snapshot *sn, const struct ref *ref, bool with_memory, struct err *e)
+{
+    struct capture c = {.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .seal = true, .with_memory = with_memory};
+    snapshot_ref(sn);
+    int rc = capture_sandbox(sn->space, NULL, ref, &c, e);
+    if (rc == 0)
+        rc = capture_seal(sn->space, &c, e);
+    taken(sn, &c, rc, e);
+    if (rc < 0 && sn->row.automatic && !sn->gone)
+        snapshot_destroy(sn); /* nobody asked for it */
+    snapshot_unref(sn);
+    return rc;
+}
+
 static void take_snapshot(void *arg)
 {
     struct snapshot_work *w = arg;
-    struct snapshot *sn = w->snapshot;
-    struct capture c = {.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .seal = true};
     struct err e = {0};
-    int rc = capture_sandbox(sn->space, NULL, &w->ref, &c, &e);
-    taken(sn, &c, rc, &e);
-    snapshot_unref(sn);
+    snapshot_take(w->snapshot, &w->ref, false, &e);
+    snapshot_unref(w->snapshot);
     free(w);
 }
 
@@ -182,7 +194,7 @@ int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct
 {
     struct snapshot_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .owner = sb->row.owner, .gid = sb->row.gid,
                                .mode = sb->row.mode, .created = space_now(), .state = ARTIFACT_CREATING, .automatic = automatic,
-                               .size = sb->row.disk};
+                               .size = sb->row.disk, .taken = schedule_now(sb->space)};
     str_copy(row.name, sizeof row.name, name);
     str_copy(row.sandbox_name, sizeof row.sandbox_name, sb->row.name);
     return snapshot_insert(sb->space, &row, out, e);
@@ -226,16 +238,12 @@ static void fill_snapshot(void *arg)
 {
     struct snapshot_work *w = arg;
     struct snapshot *sn = w->snapshot;
-    struct space *s = sn->space;
-    struct capture c = {.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .seal = true, .with_memory = true};
-    struct noded_request remove = {.op = NODED_OBJECT_DELETE, .kind = NODED_SNAPSHOT, .id = c.id};
+    struct noded_request remove = {.op = NODED_OBJECT_DELETE, .kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id};
     struct err e = {0};
-    int rc = noded_call(s, &remove, NULL, NULL, &e);
-    if (rc == 0)
-        rc = capture_sandbox(s, NULL, &w->ref, &c, &e);
-    if (rc == 0)
-        rc = capture_seal(s, &c, &e);
-    taken(sn, &c, rc, &e);
+    if (noded_call(sn->space, &remove, NULL, NULL, &e) < 0)
+        snapshot_set_state(sn, ARTIFACT_FAILED, e.msg);
+    else
+        snapshot_take(sn, &w->ref, true, &e);
     snapshot_unref(sn);
     free(w);
 }

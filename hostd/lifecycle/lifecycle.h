@@ -122,6 +122,8 @@ int capture_sandbox(struct space *s, struct sandbox *for_sandbox, const struct r
 int capture_seal(struct space *s, const struct capture *c, struct err *e);
 /* A snapshot's row of a sandbox, `creating`; and what was captured for it. */
 int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e);
+/* Captures for that row, from a coroutine; whatever comes out, the row says so. */
+int snapshot_take(struct snapshot *sn, const struct ref *ref, bool with_memory, struct err *e);
 void snapshot_set_head(struct snapshot *sn, const struct capture *c);
 struct head snapshot_head(const struct snapshot *sn);
 /* In the background; what cannot be removed now is left to reconciliation. */

@@ -33,28 +33,38 @@ static int object_delete(struct space *s, uint32_t kind, uint64_t id, struct err
     return noded_call(s, &req, NULL, NULL, e);
 }
 
-struct delete_work {
-    struct space *space;
+/* Objects go one after the other: a thousand snapshots that are removed at once delay nobody. */
+struct doomed {
+    struct doomed *next;
     uint32_t kind;
     uint64_t id;
 };
 
-static void delete_object(void *arg)
+static void delete_doomed(void *arg)
 {
-    struct delete_work *w = arg;
-    struct err e = {0};
-    if (object_delete(w->space, w->kind, w->id, &e) < 0)
-        log_warn("object %012" PRIx64 " is left to reconciliation: %s", w->id, e.msg);
-    free(w);
+    struct space *s = arg;
+    while (s->doomed) {
+        struct doomed *d = s->doomed;
+        struct err e = {0};
+        if (object_delete(s, d->kind, d->id, &e) < 0)
+            log_warn("object %012" PRIx64 " is left to reconciliation: %s", d->id, e.msg);
+        s->doomed = d->next; /* what was added meanwhile is behind it */
+        s->doomed_count--;
+        free(d);
+    }
 }
 
 void object_delete_later(struct space *s, uint32_t kind, uint64_t id)
 {
-    struct delete_work *w = calloc(1, sizeof *w);
-    if (!w)
+    struct doomed **at = &s->doomed, *d = calloc(1, sizeof *d);
+    if (!d)
         abort();
-    *w = (struct delete_work){s, kind, id};
-    co_spawn(s->co, delete_object, w);
+    *d = (struct doomed){NULL, kind, id};
+    while (*at)
+        at = &(*at)->next;
+    *at = d;
+    if (s->doomed_count++ == 0)
+        co_spawn(s->co, delete_doomed, s);
 }
 
 /* ---- capturing ---- */

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/idle.h"
+#include "hostd/snapshot/schedule.h"
 #include "hostd/tree/tree.h"
 
 #include <errno.h>
@@ -479,6 +480,24 @@ static void write_idle(struct p9_request *r, struct tree_fid *f, char *value, si
     finish_set(r, f, rc, &e);
 }
 
+static void read_keep(struct tree_fid *f, struct text *t)
+{
+    for (const char *c = schedule_text(f->node.sandbox); *c; c++)
+        if (*c == ',')
+            text_add(t, "\n"), c += c[1] == ' ';
+        else
+            text_add(t, "%c", *c);
+    text_add(t, "\n");
+}
+
+static void write_keep(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    (void)len;
+    if (may_write(r, f))
+        finish_set(r, f, schedule_set(f->node.sandbox, value, &e), &e);
+}
+
 const struct attr sandbox_attrs[] = {
     {"id", 0444, 0, read_id, NULL, "12 hex digits; never reused."},
     {"origin", 0444, 0, read_origin, NULL, "The ref it was last loaded from."},
@@ -489,6 +508,7 @@ const struct attr sandbox_attrs[] = {
     {"vcpus", 0644, 0, read_vcpus, write_vcpus, "Processors; settable like memory."},
     {"disk", 0644, 0, read_disk, write_disk, "Size of the disk, such as 10G; grows while running, never shrinks."},
     {"labels", 0644, ATTR_ACCUMULATE, read_labels, write_labels, "key=value lines; keys under admin. are the administrator's."},
+    {"keep", 0644, ATTR_ACCUMULATE, read_keep, write_keep, "Automatic snapshots: `none`, `default`, or lines such as `disk every 5m for 1h`, `full every 1h for 1d`."},
     {"idle", 0644, ATTR_ACCUMULATE, read_idle, write_idle, "never, or lines such as `pause 5m`, `stop 1d`, `destroy 30d`: what happens when nobody uses it so long."},
     {"wake", 0644, 0, read_wake, write_wake, "auto: touching root/ or starting a job resumes a paused sandbox; manual: EAGAIN."},
     {"stats", 0444, 0, read_stats, NULL, "key value lines."},
@@ -564,6 +584,7 @@ const struct attr snapshot_attrs[] = {
     {"state", 0444, 0, read_snapshot_state, NULL, "creating, ready or failed."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
     {"disk.raw", 0400, ATTR_RAW, NULL, NULL, "The disk image, read-only and stable."},
+    {"ram.raw", 0400, ATTR_RAW, NULL, NULL, "Of a full one: the guest's memory."},
     {"head", 0644, 0, read_snapshot_head, write_snapshot_head, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one; a head of its sandbox written at once makes it full."},
     {0},
 };

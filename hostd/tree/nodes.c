@@ -85,6 +85,8 @@ const struct attr *attr_of(const struct node *n)
 bool attr_present(const struct node *dir, const struct attr *a)
 {
     const struct template *t = dir->template;
+    if (dir->snapshot && !strcmp(a->name, "ram.raw"))
+        return dir->snapshot->row.memory != 0;
     return !(t && a->flags & ATTR_RAW && (t->row.state == ARTIFACT_READY || t->busy || t->copying));
 }
 

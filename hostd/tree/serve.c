@@ -69,6 +69,8 @@ static void on_close(struct tree_fid *f)
     struct err e = {0};
     if (f->node.kind == NODE_COPY && f->open)
         copy_closed(f);
+    if (f->node.snapshot && f->open && f->open->fd >= 0)
+        f->node.snapshot->readers--;
     if (!a || !f->open || node_gone(&f->node))
         return;
     if (f->node.job && !strcmp(a->name, "stdin") && --f->node.job->stdin_opens == 0)
@@ -77,8 +79,11 @@ static void on_close(struct tree_fid *f)
         return;
     if (f->node.job)
         job_set(f->node.job, a->name, "", &e);
-    else if (f->caller->uid == 0 || !strstr(f->node.sandbox->row.labels, "admin.")) {
+    else if (!strcmp(a->name, "labels") && (f->caller->uid == 0 || !strstr(f->node.sandbox->row.labels, "admin."))) {
         f->node.sandbox->row.labels[0] = 0;
+        sandbox_save(f->node.sandbox, &e);
+    } else if (!strcmp(a->name, "idle")) {
+        f->node.sandbox->row.idle[0] = 0;
         sandbox_save(f->node.sandbox, &e);
     }
 }
@@ -489,7 +494,7 @@ static void on_getattr(struct p9_request *r)
         m.Rgetattr.size = (uint64_t)st.st_size;
         m.Rgetattr.blocks = (uint64_t)st.st_blocks;
     } else if (a && a->flags & ATTR_RAW && f->node.snapshot) {
-        m.Rgetattr.size = (uint64_t)f->node.snapshot->row.size;
+        m.Rgetattr.size = (uint64_t)(strcmp(a->name, "ram.raw") ? f->node.snapshot->row.size : f->node.snapshot->row.memory);
         m.Rgetattr.blocks = m.Rgetattr.size / 512;
     } else if (!dir) {
         m.Rgetattr.size = text_size(f, a);

@@ -139,6 +139,8 @@ static void raw_opened(void *user, const struct noded_reply *rep, int fd, bool r
         return;
     }
     f->open->fd = fd;
+    if (f->node.snapshot)
+        f->node.snapshot->readers++;
     if (f->open->flags & P9_TRUNC && f->node.template && ftruncate(fd, 0) < 0) {
         p9_fail(r, errno);
         return;
@@ -152,7 +154,7 @@ static void raw_open_ready(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
     bool template = f->node.template != NULL;
-    struct noded_request req = {.op = NODED_FILE_OPEN, .file = NODED_DISK, .kind = template ? NODED_TEMPLATE : NODED_SNAPSHOT};
+    struct noded_request req = {.op = NODED_FILE_OPEN, .file = strcmp(attr_of(&f->node)->name, "ram.raw") ? NODED_DISK : NODED_RAM, .kind = template ? NODED_TEMPLATE : NODED_SNAPSHOT};
     req.id = (uint64_t)(template ? f->node.template->row.id : f->node.snapshot->row.id);
     req.flags = template ? NODED_WRITABLE : 0;
     if (template && (f->node.template->row.state != ARTIFACT_EMPTY || f->node.template->busy)) {

@@ -53,6 +53,7 @@ static const struct key keys[] = {
     {"vcpus", K_U32, AT(vcpus), 1, 64, "1"},
     {"disk", K_SIZE, AT(disk), SIZE_MIB(16), SIZE_GIB(65536), "10G"},
     {"template", K_NAME, AT(template_), 0, 0, "debian"},
+    {"keep", K_TEXT, AT(keep), 0, 0, "disk every 5m for 1h, disk every 1h for 1d, disk every 1d for 30d, full every 1h for 6h"},
     {"overcommit_percent", K_U32, AT(overcommit_percent), 10, 10000, "200"},
     {"pool_ready", K_U32, AT(pool_ready), 0, 1024, "2"},
     {"pool_slots", K_U32, AT(pool_slots), 0, 1024, "1"},

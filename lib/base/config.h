@@ -30,6 +30,7 @@ struct config {
     uint32_t vcpus;               /* of a new sandbox; default 1 */
     uint64_t disk;                /* of a new template made without a size, bytes; default 10G */
     char template_[65];           /* key `template`: what `mkdir sandboxes/X` starts from; default debian */
+    char keep[512];               /* snapshots of a sandbox that says nothing else, tiers between commas; default: see config.c */
     uint32_t overcommit_percent;  /* memory of all live guests over host memory; default 200 */
     uint32_t pool_ready;          /* machines of the default template kept ready for mkdir; default 2 */
     uint32_t pool_slots;          /* and kept waiting for a fork or a roll back; default 1 */

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// The snapshot scheduler: see schedule.h; the policy itself is keep.c.
+//
+// Theory of operation. Once a second every running sandbox is asked whether its policy has something due. What is due is taken by a coroutine of its own,
+// a few at a time on the node, so that one with a mute guest delays nobody; the sandbox's queue keeps it apart from everything else that happens to it.
+// Nothing is taken when nothing changed: the disk's image has the modification time that it had after the last one, and for a checkpoint no job used a
+// processor either. Time is a clock that starts with the real one and then follows CLOCK_BOOTTIME, so that a step of the host's clock neither takes nor
+// removes anything; within one boot of the host it goes on across restarts of space-hostd. Removing is a sweep over all automatic snapshots.
+#include "hostd/snapshot/schedule.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/guest/guest.h"
+#include "hostd/lifecycle/lifecycle.h"
+#include "hostd/noded_client.h"
+#include "hostd/snapshot/keep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TICK_MSEC    1000u
+#define AT_ONCE      8u     /* captures by the scheduler, on the node */
+#define SWEEP_TICKS  10u
+#define UNDO_SEC     3600   /* the state before a roll back stays at least so long */
+#define LOW_PERCENT  15u    /* of the pool free: below it nothing is taken, and tiers keep a quarter as long */
+#define BUSY_USEC    100000 /* of the jobs' processor time since the last checkpoint: something ran */
+
+/* ---- the clock ---- */
+
+static int64_t boottime(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return t.tv_sec;
+}
+
+int64_t schedule_now(const struct space *s)
+{
+    return s->schedule_base + boottime();
+}
+
+static void boot_id(char out[40])
+{
+    AUTO_CLOSE int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, out, 36);
+    out[n > 0 ? n : 0] = 0;
+}
+
+static int open_clock(struct space *s, struct err *e)
+{
+    char id[40], stored[80], text[80], was[40];
+    int64_t base;
+    boot_id(id);
+    s->schedule_base = space_now() / 1000000000 - boottime();
+    int rc = db_meta(s->db, "schedule_clock", "", stored, sizeof stored, e);
+    if (rc == 0 && sscanf(stored, "%39s %" SCNd64, was, &base) == 2 && !strcmp(was, id))
+        s->schedule_base = base;
+    snprintf(text, sizeof text, "%s %" PRId64, id, s->schedule_base);
+    return rc < 0 ? rc : db_meta_set(s->db, "schedule_clock", text, e);
+}
+
+/* ---- policies ---- */
+
+const char *schedule_text(const struct sandbox *sb)
+{
+    return sb->row.keep[0] ? sb->row.keep : sb->space->config.keep;
+}
+
+static const struct keep_policy *policy_of(struct sandbox *sb)
+{
+    if (!sb->keep.parsed) {
+        keep_parse(schedule_text(sb), &sb->keep.policy, NULL);
+        sb->keep.parsed = true;
+    }
+    return &sb->keep.policy;
+}
+
+int schedule_set(struct sandbox *sb, const char *text, struct err *e)
+{
+    struct keep_policy p;
+    bool standard = !strcmp(text, "default");
+    int rc = standard ? 0 : strlen(text) >= sizeof sb->row.keep ? err_set(e, EINVAL, "keep has more than %zu bytes", sizeof sb->row.keep - 1) : keep_parse(text, &p, e);
+    if (rc < 0)
+        return rc;
+    str_copy(sb->row.keep, sizeof sb->row.keep, standard ? "" : text);
+    sb->keep.parsed = false;
+    return sandbox_save(sb, e);
+}
+
+/* ---- taking ---- */
+
+/* Modification time of an object's disk, in nanoseconds; 0 when it cannot be known. */
+static int64_t disk_time(struct space *s, uint32_t kind, uint64_t id)
+{
+    struct noded_request req = {.op = NODED_FILE_OPEN, .kind = kind, .id = id, .file = NODED_DISK};
+    AUTO_CLOSE int fd = -1;
+    struct stat st;
+    struct err e = {0};
+    if (noded_call(s, &req, NULL, &fd, &e) < 0 || fstat(fd, &st) < 0)
+        return 0;
+    return (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+}
+
+/* The processor time that jobs have used so far; 0 when the agent does not say. */
+static uint64_t work_done(struct sandbox *sb)
+{
+    char text[512];
+    uint64_t usec = 0;
+    const char *at;
+    if (!sb->guest || guest_activity(sb->guest, 5000, text, sizeof text) < 0 || !(at = strstr(text, "cpu_usec ")))
+        return 0;
+    sscanf(at, "cpu_usec %" SCNu64, &usec);
+    return usec;
+}
+
+static int take(struct sandbox *sb, bool full, struct err *e)
+{
+    struct snapshot *sn;
+    struct ref ref = {REF_SANDBOX, (uint64_t)sb->row.id, (uint64_t)sb->row.generation};
+    char name[NAME_LEN_MAX + 1];
+    time_t now = space_now() / 1000000000;
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(name, sizeof name, full ? "auto-%Y%m%dT%H%M%SZ-full" : "auto-%Y%m%dT%H%M%SZ-disk", &tm);
+    if (snapshot_by_name(sb->space, (uint64_t)sb->row.id, name))
+        return err_set(e, EEXIST, "'%s' was taken this second", name);
+    int rc = snapshot_record(sb, name, true, &sn, e);
+    return rc < 0 ? rc : snapshot_take(sn, &ref, full, e);
+}
+
+static void take_due(struct sandbox *sb, enum keep_due due)
+{
+    struct space *s = sb->space;
+    struct err e = {0};
+    int64_t now = schedule_now(s), changed = disk_time(s, NODED_SANDBOX, (uint64_t)sb->row.object);
+    uint64_t work = due == KEEP_FULL ? work_done(sb) : 0;
+    bool idle = changed && changed == sb->keep.disk_time && (due == KEEP_DISK || (work >= sb->keep.work && work - sb->keep.work < BUSY_USEC));
+    int rc = idle ? 0 : take(sb, due == KEEP_FULL, &e);
+    sb->keep.last = now; /* also when it failed or nothing changed: the next period is the next chance */
+    if (due == KEEP_FULL)
+        sb->keep.last_full = now;
+    if (rc < 0) {
+        log_warn("sandbox %012" PRIx64 ": its automatic snapshot failed: %s", (uint64_t)sb->row.id, e.msg);
+    } else if (!idle) {
+        sb->keep.disk_time = disk_time(s, NODED_SANDBOX, (uint64_t)sb->row.object); /* thawing writes, too */
+        if (due == KEEP_FULL)
+            sb->keep.work = work;
+    }
+}
+
+static void work(void *arg)
+{
+    struct sandbox *sb = arg;
+    struct space *s = sb->space;
+    take_due(sb, sb->keep.due);
+    sb->keep.busy = false;
+    s->scheduled--;
+    sandbox_unref(sb);
+}
+
+static bool low_on_space(struct space *s)
+{
+    static bool was;
+    admit_space(s, NULL);
+    bool low = s->pool_size && s->pool_free < s->pool_size / 100 * LOW_PERCENT;
+    if (low != was) {
+        struct event_scope scope = {0, 0, 0700};
+        log_warn("%s", low ? "the pool is low on space: no automatic snapshots, and they are kept a quarter as long" : "the pool has space again");
+        event_emit(s, &scope, low ? "low-space" : "space-again", 0, s->config.node, ",\"free_bytes\":%" PRIu64, s->pool_free);
+    }
+    was = low;
+    return low;
+}
+
+static enum keep_due due_of(struct sandbox *sb, int64_t now)
+{
+    if (sandbox_state(sb) != SANDBOX_RUNNING || !sb->row.object || !sb->named || sb->keep.busy || sb->copy == COPY_HELD)
+        return KEEP_NOTHING;
+    if (!sb->keep.last) { /* a new one has its first at the end of its first period */
+        sb->keep.last = sb->keep.last_full = now;
+        return KEEP_NOTHING;
+    }
+    return keep_due(policy_of(sb), (uint64_t)sb->row.id, now, sb->keep.last, sb->keep.last_full);
+}
+
+static void look(struct space *s)
+{
+    int64_t now = schedule_now(s);
+    struct sandbox *batch[AT_ONCE];
+    size_t n = 0;
+    for (struct hmap_node *at = NULL; s->scheduled + n < AT_ONCE && (at = hmap_iterate(&s->sandboxes, at));) {
+        struct sandbox *sb = hmap_entry(at, struct sandbox, by_id);
+        enum keep_due due = due_of(sb, now);
+        if (due == KEEP_NOTHING)
+            continue;
+        sb->keep.due = due;
+        batch[n++] = sandbox_ref(sb);
+    }
+    for (size_t i = 0; i < n; i++) {
+        batch[i]->keep.busy = true;
+        s->scheduled++;
+        co_spawn(s->co, work, batch[i]);
+    }
+}
+
+/* ---- removing ---- */
+
+static int by_sandbox_and_time(const void *a, const void *b)
+{
+    const struct snapshot *x = *(struct snapshot *const *)a, *y = *(struct snapshot *const *)b;
+    if (x->row.sandbox != y->row.sandbox)
+        return x->row.sandbox < y->row.sandbox ? -1 : 1;
+    return x->row.taken < y->row.taken ? -1 : x->row.taken > y->row.taken;
+}
+
+/* The automatic snapshots of one sandbox, the oldest first. */
+static void thin(struct space *s, struct snapshot **list, size_t n, int64_t now, bool low)
+{
+    struct sandbox *sb = sandbox_by_id(s, (uint64_t)list[0]->row.sandbox);
+    if (!sb || !sb->named)
+        return; /* they go with it */
+    struct keep_policy p = *policy_of(sb);
+    struct keep_item *items = calloc(n, sizeof *items);
+    if (!items)
+        abort();
+    for (unsigned i = 0; low && i < p.count; i++)
+        p.tier[i].keep_for /= 4;
+    for (size_t i = 0; i < n; i++)
+        items[i] = (struct keep_item){list[i]->row.taken, list[i]->row.memory != 0, false};
+    keep_thin(&p, (uint64_t)sb->row.id, now, items, n);
+    for (size_t i = 0; i < n; i++) {
+        bool undo = strstr(list[i]->row.name, "-before-") && now - list[i]->row.taken < UNDO_SEC;
+        if (!items[i].stays && !undo && !list[i]->readers)
+            snapshot_destroy(list[i]);
+    }
+    free(items);
+}
+
+static void sweep(struct space *s)
+{
+    struct snapshot **all = calloc(s->snapshots.count + 1, sizeof(struct snapshot *));
+    size_t n = 0;
+    bool low = low_on_space(s);
+    int64_t now = schedule_now(s);
+    if (!all)
+        abort();
+    for (struct hmap_node *at = NULL; (at = hmap_iterate(&s->snapshots, at));) {
+        struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
+        if (sn->row.automatic && sn->row.state != ARTIFACT_CREATING)
+            all[n++] = sn;
+    }
+    qsort(all, n, sizeof all[0], by_sandbox_and_time);
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && all[end]->row.sandbox == all[i]->row.sandbox;)
+            end++;
+        thin(s, all + i, end - i, now, low);
+    }
+    free(all);
+}
+
+static void tick(uv_timer_t *t)
+{
+    static unsigned ticks;
+    struct space *s = t->data;
+    if (++ticks % SWEEP_TICKS == 0)
+        sweep(s);
+    if (!low_on_space(s))
+        look(s);
+}
+
+/* What was taken before this start. */
+static void recall(struct space *s)
+{
+    for (struct hmap_node *at = NULL; (at = hmap_iterate(&s->snapshots, at));) {
+        const struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
+        struct sandbox *sb = sn->row.automatic ? sandbox_by_id(s, (uint64_t)sn->row.sandbox) : NULL;
+        if (sb && sn->row.taken > sb->keep.last)
+            sb->keep.last = sn->row.taken;
+        if (sb && sn->row.memory && sn->row.taken > sb->keep.last_full)
+            sb->keep.last_full = sn->row.taken;
+    }
+}
+
+int schedule_open(struct space *s, struct err *e)
+{
+    static uv_timer_t timer;
+    struct keep_policy p;
+    int rc = keep_parse(s->config.keep, &p, e);
+    if (rc < 0)
+        return err_wrap(e, "`keep` in the configuration");
+    rc = open_clock(s, e);
+    if (rc < 0)
+        return rc;
+    recall(s);
+    timer.data = s;
+    uv_timer_init(s->loop, &timer);
+    uv_timer_start(&timer, tick, TICK_MSEC, TICK_MSEC);
+    return 0;
+}

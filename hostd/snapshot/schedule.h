@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Automatic snapshots: taken when a sandbox's `keep` says so and something changed, removed when no tier wants them.
+#ifndef SPACE_HOSTD_SCHEDULE_H
+#define SPACE_HOSTD_SCHEDULE_H
+
+#include "hostd/object.h"
+
+/* Starts the clock and the ticks. After objects_load. */
+int schedule_open(struct space *s, struct err *e);
+/* Seconds on the schedule's clock: starts as the real time and never steps. */
+int64_t schedule_now(const struct space *s);
+/* Checks the text of `keep` and makes it the sandbox's: `default`, `none`, or tiers (keep.h). -EINVAL. */
+int schedule_set(struct sandbox *sb, const char *text, struct err *e);
+/* The policy's text as in force. */
+const char *schedule_text(const struct sandbox *sb);
+
+#endif

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# limit: 300
+"""Automatic snapshots: taken when due and something changed, thinned by tier, removed with their sandbox."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from lib import *
+
+
+def autos(box, kind=""):
+    return sorted(name for name in os.listdir(path("snapshots", box.name)) if name.startswith("auto-") and name.endswith(kind))
+
+
+@check
+def values_of_keep():
+    box = Box(wait=False)
+    has("every", box.get("keep"), "the default")
+    box.set("keep", "disk every 5m for 1h\nfull every 1h for 1d\n")
+    eq("disk every 5m for 1h\nfull every 1h for 1d", box.get("keep"), "keep")
+    for bad in ("disk", "disk every 1h for 5m", "full every day for 1y", "everything"):
+        refused(errno.EINVAL, box.set, "keep", bad)
+    explained(f"sandboxes/{box.name}/keep", errno.EINVAL)
+    box.set("keep", "none")
+    eq("none", box.get("keep"), "keep")
+    box.set("keep", "default")
+    has("every", box.get("keep"), "keep")
+
+
+@check
+def a_busy_one_is_kept_and_thinned():
+    box = Box()
+    Job(box, "while :; do date +%s%N > /mark; sync; sleep 0.2; done")
+    box.set("keep", "disk every 2s for 8s")
+    wait_until(lambda: len(autos(box, "-disk")) >= 3, 60, "three automatic snapshots")
+    first = autos(box)[0]
+    eq("disk consistent", line("snapshots", box.name, first, "kind"), "kind")
+    wait_until(lambda: first not in autos(box), 60, "the first one goes")
+    at_most(12, len(autos(box)), "automatic snapshots of 8 s")
+
+
+@check
+def an_idle_one_is_left_alone():
+    box = Box()
+    box.out("echo once > /mark; sync")
+    box.set("keep", "disk every 1s for 1h")
+    wait_until(lambda: autos(box), 60, "the first snapshot")
+    last = None
+    while last != autos(box):  # the guest's own writing comes to its end
+        last = autos(box)
+        time.sleep(6)
+    box.out("echo twice > /mark; sync")
+    wait_until(lambda: len(autos(box)) > len(last), 60, "a snapshot after a change")
+
+
+@check
+def checkpoints_by_themselves():
+    box = Box()
+    Job(box, "i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; done")
+    box.set("keep", "full every 3s for 1h")
+    wait_until(lambda: autos(box, "-full"), 60, "an automatic checkpoint")
+    name = autos(box, "-full")[0]
+    wait_until(lambda: line("snapshots", box.name, name, "state") == "ready", 30, "it is ready")
+    eq("full", line("snapshots", box.name, name, "kind"), "kind")
+    box.set("keep", "none")
+    write(read("snapshots", box.name, name, "head"), "sandboxes", box.name, "head")
+    eq("running", box.state, "state after a roll back to it")
+
+
+@check
+def those_by_hand_stay():
+    box = Box()
+    os.mkdir(path("snapshots", box.name, "mine"))
+    box.set("keep", "disk every 1s for 1s")
+    box.out("echo x > /mark; sync")
+    wait_until(lambda: autos(box), 60, "an automatic one")
+    box.set("keep", "none")
+    wait_until(lambda: not autos(box), 60, "the automatic ones go")
+    eq(True, exists("snapshots", box.name, "mine"), "the one made by hand")
+    os.rmdir(path("snapshots", box.name, "mine"))
+
+
+main()

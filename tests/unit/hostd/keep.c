@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// When snapshots are due, and which stay.
+#include "hostd/snapshot/keep.h"
+#include "unit/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static struct keep_policy policy(const char *text)
+{
+    struct keep_policy p;
+    struct err e = {0};
+    CHECK_EQ(keep_parse(text, &p, &e), 0);
+    return p;
+}
+
+static void policies_parse(void)
+{
+    struct keep_policy p = policy("disk every 5m for 1h\n full every 1h for 1d \n");
+    CHECK_EQ(p.count, 2u);
+    CHECK(!p.tier[0].full && p.tier[0].every == 300 && p.tier[0].keep_for == 3600);
+    CHECK(p.tier[1].full && p.tier[1].every == 3600 && p.tier[1].keep_for == 86400);
+    CHECK_EQ(policy("disk every 1s for 1s, full every 2d for 30d").count, 2u);
+    CHECK_EQ(policy("none").count, 0u);
+}
+
+static void malformed_policies_are_refused(void)
+{
+    static const char *const bad[] = {"", "\n", "disk", "disk every 5m", "disk every 5m for", "disk every 0 for 1h", "disk every 1h for 5m", "disks every 5m for 1h",
+                                      "disk every 5m for 1h now", "disk every -5m for 1h", "full every 5x for 1h", "none, disk every 5m for 1h",
+                                      "disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for "
+                                      "1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct keep_policy p;
+        struct err e = {0};
+        CHECK_EQ(keep_parse(bad[i], &p, &e), -EINVAL);
+        CHECK(e.msg[0]);
+    }
+}
+
+static void one_is_due_a_period(void)
+{
+    struct keep_policy p = policy("disk every 10s for 1m, full every 1m for 10m");
+    CHECK_EQ(keep_due(&p, 0, 1000, -1, -1), KEEP_FULL);
+    CHECK_EQ(keep_due(&p, 0, 1000, 1000, 1000), KEEP_NOTHING);
+    CHECK_EQ(keep_due(&p, 0, 1009, 1000, 1000), KEEP_NOTHING);
+    CHECK_EQ(keep_due(&p, 0, 1010, 1000, 1000), KEEP_DISK);
+    CHECK_EQ(keep_due(&p, 0, 1019, 1010, 1000), KEEP_NOTHING);
+    CHECK_EQ(keep_due(&p, 0, 1020, 1010, 1000), KEEP_FULL); /* a new minute begins */
+    CHECK_EQ(keep_due(&p, 0, 90000, 1020, 1020), KEEP_FULL); /* one, after a day of downtime */
+    CHECK_EQ(keep_due(&p, 0, 500, 1020, 1020), KEEP_NOTHING); /* a clock that went back causes nothing */
+}
+
+static void phases_spread_the_ticks(void)
+{
+    struct keep_policy p = policy("disk every 5m for 1h");
+    unsigned most = 0, ticks[300] = {0};
+    for (uint64_t phase = 0; phase < 3000; phase++)
+        for (int64_t now = 1001; now <= 1300; now++)
+            if (keep_due(&p, phase, now, now - 1, -1) == KEEP_DISK && ++ticks[now - 1001] > most)
+                most = ticks[now - 1001];
+    CHECK_EQ(most, 10u);
+}
+
+/* Ten days of snapshots, taken when they were due and thinned each time. */
+static void retention_decays(void)
+{
+    struct keep_policy p = policy("disk every 5m for 1h, disk every 1h for 1d, disk every 1d for 30d, full every 1h for 6h");
+    struct keep_item *items = calloc(20000, sizeof *items);
+    size_t n = 0;
+    const int64_t end = 1000000 + 10 * 86400;
+    int64_t last = -1, full = -1;
+    for (int64_t now = 1000000; now <= end; now += 20) {
+        enum keep_due due = keep_due(&p, 77, now, last, full);
+        if (due == KEEP_NOTHING)
+            continue;
+        items[n++] = (struct keep_item){.taken = now, .full = due == KEEP_FULL};
+        last = now;
+        full = due == KEEP_FULL ? now : full;
+        keep_thin(&p, 77, now, items, n);
+        size_t left = 0;
+        for (size_t i = 0; i < n; i++)
+            if (items[i].stays)
+                items[left++] = items[i];
+        n = left;
+        CHECK(n < 60);
+    }
+    size_t hour = 0, day = 0, older = 0, full_count = 0;
+    for (size_t i = 0; i < n; i++) {
+        int64_t age = end - items[i].taken;
+        *(age <= 3600 ? &hour : age <= 86400 ? &day : &older) += 1;
+        full_count += items[i].full && age <= 6 * 3600;
+    }
+    CHECK(hour >= 12 && hour <= 13);
+    CHECK(day >= 22 && day <= 24);
+    CHECK(older >= 8 && older <= 10);
+    CHECK(full_count >= 6);
+    free(items);
+}
+
+static void expiry_is_the_longest_tier(void)
+{
+    struct keep_policy p = policy("disk every 5m for 1h, full every 1h for 1d");
+    struct keep_item disk = {.taken = 1000}, full = {.taken = 1000, .full = true};
+    CHECK_EQ(keep_until(&p, &disk), 4600);
+    CHECK_EQ(keep_until(&p, &full), 87400);
+}
+
+static const struct check_test tests[] = {TEST(policies_parse),          TEST(malformed_policies_are_refused), TEST(one_is_due_a_period),
+                                          TEST(phases_spread_the_ticks), TEST(retention_decays),               TEST(expiry_is_the_longest_tier)};
+
+CHECK_MAIN(tests)
