@@ -25,6 +25,8 @@
 /* sandbox.runner while its coroutine is queued and has not begun. */
 #define NOT_YET ((struct co *)(uintptr_t)1)
 
+#define RECONNECT_PAUSE_MSEC 1000u
+
 static void start_next(struct sandbox *sb);
 
 struct op *op_new(enum op_kind kind)
@@ -47,20 +49,40 @@ static int run_pause(struct sandbox *sb, struct err *e)
     return 0;
 }
 
+/* After hostd's own start: finds the guest of a running machine again. One that does not answer is asked again and again, behind what else is to be
+ * done; who waits for it hears of each failure. */
+static int reconnect(struct sandbox *sb, struct err *e)
+{
+    int rc = sb->guest ? 0 : vm_connect(sb, false, e);
+    if (rc == 0)
+        return 0;
+    guest_close(sb->guest);
+    sb->guest = NULL;
+    if (rc == -ECANCELED || co_sleep(sb->space->co, RECONNECT_PAUSE_MSEC) < 0)
+        return -ECANCELED;
+    struct op *op = op_new(rc == -EPROTO ? OP_VM_LOST : OP_RECOVER);
+    op->object = sb->row.object;
+    op->vm_exists = op->vm_running = true;
+    str_copy(op->why, sizeof op->why, e->msg);
+    op_submit(sb, op, false, NULL);
+    wait_done_all(&sb->ready, rc == -EPROTO ? -ENOTCONN : -EIO, e);
+    return rc;
+}
+
 static int run_resume(struct sandbox *sb, struct err *e)
 {
     struct noded_request req = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
     int rc = noded_call(sb->space, &req, NULL, NULL, e);
     if (rc < 0)
         return rc;
-    if (sb->guest)
+    if (!sb->guest)
+        rc = reconnect(sb, e); /* hostd was started while it was paused */
+    else
         rc = guest_ctl(sb->guest, 5000, "clock %" PRId64, space_now());
-    else if ((rc = vm_connect(sb, false, e)) < 0)
-        return rc;
     if (rc == -ECANCELED)
         return rc;
     if (rc < 0)
-        log_warn("sandbox %012" PRIx64 ": its clock could not be set: %s", (uint64_t)sb->row.id, strerror(-rc));
+        log_warn("sandbox %012" PRIx64 " runs, but its guest does not answer: %s", (uint64_t)sb->row.id, strerror(-rc));
     sb->row.desired = SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
     return 0;
@@ -134,15 +156,16 @@ static bool may_revive(struct sandbox *sb)
     return true;
 }
 
-/* QEMU ended by itself, or the guest broke its channel (then `guest` is gone). An event of an earlier QEMU of the same object may come late:
- * libvirt is asked. */
+/* QEMU ended by itself, or the guest broke its channel (`vm_exists`: nobody says that QEMU ended, and `guest` is gone). An event of an earlier QEMU of
+ * the same object may come late: libvirt is asked. */
 static int run_vm_lost(struct sandbox *sb, struct op *op)
 {
     struct err e = {0};
     struct noded_request req = {.op = NODED_VM_STATS, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
     if ((sandbox_state(sb) != SANDBOX_RUNNING && sandbox_state(sb) != SANDBOX_PAUSED) || op->object != sb->row.object)
         return 0;
-    if (sb->guest && noded_call(sb->space, &req, NULL, NULL, &e) != -ESRCH)
+    bool broken = op->vm_exists && !sb->guest;
+    if (!broken && noded_call(sb->space, &req, NULL, NULL, &e) != -ESRCH)
         return 0;
     sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
     bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
@@ -194,11 +217,10 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
         struct noded_request go_on = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
         if (!op->vm_running && sandbox_state(sb) == SANDBOX_RUNNING && noded_call(sb->space, &go_on, NULL, NULL, e) == 0)
             op->vm_running = true; /* daemons were killed in the middle of a capture */
-        int rc = sb->guest || !op->vm_running ? 0 : vm_connect(sb, false, e); /* one that stands still cannot answer: its resume connects */
         enum sandbox_state now = op->vm_running ? SANDBOX_RUNNING : SANDBOX_PAUSED;
-        if (rc == 0 && now != sandbox_state(sb))
+        if (now != sandbox_state(sb))
             sandbox_set_state(sb, now, "found so");
-        return rc;
+        return op->vm_running ? reconnect(sb, e) : 0; /* one that stands still cannot answer: its resume connects */
     }
     case SANDBOX_STARTING:
         sandbox_set_state(sb, SANDBOX_STOPPED, "interrupted");

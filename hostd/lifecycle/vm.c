@@ -35,6 +35,7 @@ static void guest_lost(void *user, int code, const char *why)
     wait_done_all(&sb->vm_gone, 0, NULL);
     struct op *op = op_new(OP_VM_LOST);
     op->object = sb->row.object;
+    op->vm_exists = true;
     op->closed = code == ECONNREFUSED;
     str_copy(op->why, sizeof op->why, why);
     op_submit(sb, op, false, NULL);
