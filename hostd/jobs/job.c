@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "hostd/guest/guest.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -489,10 +490,53 @@ static void load_job(void *user, const void *data)
     job_close_spools(j);
 }
 
+/* The ids of all jobs, as nodes alone. */
+static void ids_collect(const struct space *s, struct hmap *ids)
+{
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));)
+        for (const struct job *j = hmap_entry(n, struct sandbox, by_id)->jobs; j; j = j->next) {
+            struct hmap_node *id = calloc(1, sizeof *id);
+            if (!id)
+                abort();
+            hmap_insert(ids, id, (uint64_t)j->row.id);
+        }
+}
+
+static void ids_finish(struct hmap *ids)
+{
+    for (struct hmap_node *n; (n = hmap_iterate(ids, NULL));) {
+        hmap_remove(ids, n);
+        free(n);
+    }
+    hmap_finish(ids);
+}
+
+/* A job's row goes first and its spools after: who was killed between left them. */
+static void remove_orphan_spools(struct space *s)
+{
+    char path[512];
+    struct hmap ids = {0};
+    ids_collect(s, &ids);
+    snprintf(path, sizeof path, "%.255s/spool", s->config.state);
+    DIR *d = opendir(path);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        uint64_t id;
+        if (strlen(f->d_name) != 16 || str_parse_id(f->d_name, 12, &id) < 0 || hmap_find(&ids, id))
+            continue;
+        log_warn("spool %s belongs to no job: removed", f->d_name);
+        unlinkat(dirfd(d), f->d_name, 0);
+    }
+    if (d)
+        closedir(d);
+    ids_finish(&ids);
+}
+
 int jobs_load(struct space *s, struct err *e)
 {
     int rc = db_load(s->db, DB_JOBS, load_job, s, e);
     job_rows_prune(s);
+    if (rc == 0)
+        remove_orphan_spools(s);
     return rc;
 }
 
