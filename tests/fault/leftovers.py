@@ -64,6 +64,11 @@ def owned_disks():
     return owned
 
 
+def spools():
+    """Ids of jobs that have a file of output."""
+    return {name.split(".")[0] for name in os.listdir(os.path.join(config()["state"], "spool"))}
+
+
 # Numbers of enum sandbox_state.
 ALIVE = (2, 3)
 
@@ -77,6 +82,7 @@ def differences():
     if transitional:
         out.append(f"sandboxes in transitional states {transitional}")
     for what, there, should in (("subvolumes", objects(), wanted_objects()), ("domains", set(domains()), alive),
+                                ("spools", spools(), {f"{i:012x}" for (i,) in rows("SELECT id FROM jobs")}),
                                 ("channel directories", channels(), alive), ("disks of a QEMU's uid", owned_disks(), alive)):
         if there - should:
             out.append(f"{what} of nothing: {sorted(there - should)}")
