@@ -312,6 +312,8 @@ static void runner(void *arg)
     int rc = run_op(sb, op, &e);
     if (--sb->space->operations == 0)
         pool_kick(sb->space);
+    if (rc < 0 && co_aborted(sb->runner))
+        rc = -ECANCELED; /* whatever it met on its way out */
     if (rc < 0 && !e.code)
         err_set(&e, -rc, "%s", strerror(-rc));
     if (rc < 0)
