@@ -15,6 +15,7 @@ def rows(query):
 def wanted_objects():
     """{"sandboxes/ID"} of everything that a row names."""
     wanted = {f"templates/{i:012x}" for (i,) in rows("SELECT id FROM templates")}
+    wanted |= {f"templates/{i:012x}" for (i,) in rows("SELECT id FROM heads")}
     wanted |= {f"snapshots/{i:012x}" for (i,) in rows("SELECT id FROM snapshots")}
     for pair in rows("SELECT object, next_object FROM sandboxes"):
         wanted |= {f"sandboxes/{i:012x}" for i in pair if i}
@@ -78,10 +79,14 @@ def differences():
     out = []
     states = {f"{o:012x}": s for o, s in rows("SELECT object, state FROM sandboxes")}
     alive = {o for o, s in states.items() if s in ALIVE}
+    spare = set(domains()) - set(states)
+    if len(spare) > int(config().get("pool_max", "32")):
+        out.append(f"more machines of nobody than the pool may have: {sorted(spare)}")
+    alive |= spare  # the pool's machines are in no row; they must be whole all the same
     transitional = {o: s for o, s in states.items() if s not in (2, 3, 5, 8)}
     if transitional:
         out.append(f"sandboxes in transitional states {transitional}")
-    for what, there, should in (("subvolumes", objects(), wanted_objects()), ("domains", set(domains()), alive),
+    for what, there, should in (("subvolumes", objects(), wanted_objects() | {f"sandboxes/{o}" for o in spare}), ("domains", set(domains()), alive),
                                 ("spools", spools(), {f"{i:012x}" for (i,) in rows("SELECT id FROM jobs")}),
                                 ("channel directories", channels(), alive), ("disks of a QEMU's uid", owned_disks(), alive)):
         if there - should:
