@@ -18,6 +18,7 @@ from lib import *
 
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 LOOP_SECONDS = int(os.environ.get("LOOP_SECONDS") or 75)
+ROUNDS_LEAST = 12  # on a loaded machine
 ERROR_SECONDS = 5 + 2  # what a caller may wait for an error once a daemon is gone; two for a loaded machine
 BOOT_SECONDS = 120
 MOMENTS = (0, 0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)  # seconds between the operation's begin and the kill
@@ -230,7 +231,7 @@ def each_daemon_during_each_operation():
     count = 0
     for op, daemon in rounds:
         delay = dice.choice(MOMENTS) * dice.random() * 2
-        if time.monotonic() > end:
+        if time.monotonic() > end and count >= ROUNDS_LEAST:
             break
         told = f"{daemon} killed {delay * 1000:.1f} ms into {op}"
         try:
@@ -239,7 +240,6 @@ def each_daemon_during_each_operation():
             fail(f"{told}: {e}")
         count += 1
     print(f"{count} rounds")
-    eq(True, count >= 8, f"{count} rounds are enough to mean something")
 
 
 @check(limit=60)
