@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spacectl snapshot create, ls, rm: disk snapshots of a sandbox.
+// spacectl snapshot create, ls, rm: disk snapshots and checkpoints of a sandbox.
 #include "spacectl/command.h"
 #include "spacectl/listing.h"
 
@@ -12,6 +12,13 @@ enum { OPT_JSON };
 
 static const struct option_def ls_options[] = {
     [OPT_JSON] = {'j', "json", NULL, "print a JSON array"},
+    {0, NULL, NULL, NULL},
+};
+
+enum { OPT_FULL };
+
+static const struct option_def create_options[] = {
+    [OPT_FULL] = {'f', "full", NULL, "with its memory and processes"},
     {0, NULL, NULL, NULL},
 };
 
@@ -39,6 +46,22 @@ static int snapshot_path(char out[TREE_PATH_MAX], const char *name, const char *
                     : tree_path(out, e, "snapshots/%s", name);
 }
 
+/* The snapshot that was just made becomes a checkpoint. */
+static int fill(const struct tree *t, const char *name, const char *dir, struct err *e)
+{
+    char from[TREE_PATH_MAX], to[TREE_PATH_MAX];
+    int rc = tree_path(from, e, "sandboxes/%s/head", name);
+    if (rc >= 0)
+        rc = tree_path(to, e, "%s/head", dir);
+    if (rc >= 0)
+        rc = tree_copy_head(t, from, to, e);
+    if (rc < 0) {
+        struct err ignored;
+        tree_rmdir(t, dir, &ignored);
+    }
+    return rc;
+}
+
 static int create(const struct command *self, const struct tree *t, const struct args *a,
                   struct err *e)
 {
@@ -54,6 +77,8 @@ static int create(const struct command *self, const struct tree *t, const struct
     int rc = snapshot_path(path, a->pos[0], snapshot, e);
     if (rc >= 0)
         rc = tree_mkdir(t, path, e);
+    if (rc >= 0 && args_value(a, OPT_FULL))
+        rc = fill(t, a->pos[0], path, e);
     if (rc >= 0)
         puts(snapshot);
     return rc;
@@ -92,9 +117,10 @@ static int destroy(const struct command *self, const struct tree *t, const struc
 
 const struct command command_snapshot_create = {
     .name = "snapshot create",
-    .usage = "NAME [SNAPSHOT]",
-    .summary = "take a disk snapshot of a sandbox, and print its name",
-    .help = "The sandbox runs on. Without SNAPSHOT the name is the time (UTC).\n",
+    .usage = "[--full] NAME [SNAPSHOT]",
+    .summary = "take a snapshot of a sandbox's disk, or of all of it, and print its name",
+    .help = "The sandbox runs on; for a full one it is paused for some milliseconds. Without SNAPSHOT the name is the time (UTC).\n",
+    .options = create_options,
     .pos_min = 1,
     .pos_max = 2,
     .run = create,
