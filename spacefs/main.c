@@ -123,6 +123,9 @@ static int serve(struct fs *fs, struct err *e)
     uv_signal_init(fs->loop, &interrupt);
     uv_signal_start(&terminate, on_signal, SIGTERM);
     uv_signal_start(&interrupt, on_signal, SIGINT);
+    rc = isolate_confine(e);
+    if (rc < 0)
+        return rc;
     uv_run(fs->loop, UV_RUN_DEFAULT);
     finish(fs);
     return 0;

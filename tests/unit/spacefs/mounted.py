@@ -397,6 +397,21 @@ def locks():
     os.close(two)
 
 
+def spacefs_is_confined():
+    with open(f"/proc/{instance.mount.pid}/status") as f:
+        status = dict(line.split(":\t") for line in f.read().splitlines() if ":\t" in line)
+    eq("2", status["Seccomp"], "Seccomp (2: a filter)")
+    eq("1", status["NoNewPrivs"], "NoNewPrivs")
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        eq(0, int(status[name], 16), name)
+    eq("", status["Groups"].strip(), "Groups")
+    eq(1, len(set(status["Uid"].split())), "different user ids")
+    eq(False, "0" in status["Uid"].split() + status["Gid"].split(), "root among its ids")
+    with open(f"/proc/{instance.mount.pid}/limits") as f:
+        core = next(line for line in f if line.startswith("Max core file size"))
+    eq(["0", "0"], core.split()[4:6], "limits of a core dump")
+
+
 # --- the copy gesture (with real sandboxes: tests/cases/fuse_copy.py) ---
 
 
@@ -632,6 +647,7 @@ def one_operation(seed):
 
 
 CHECKS = [
+    spacefs_is_confined,
     a_hanging_write_holds_up_nobody,
     a_blocked_read_can_be_interrupted,
     poll_on_state_and_events,

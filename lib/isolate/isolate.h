@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a daemon confines itself before its loop starts: no new privileges, files by Landlock, system calls by seccomp.
+#ifndef SPACE_ISOLATE_ISOLATE_H
+#define SPACE_ISOLATE_ISOLATE_H
+
+#include "base/err.h"
+
+#include <linux/landlock.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ISOLATE_READS (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define ISOLATE_WRITES                                                                                                                                       \
+    (ISOLATE_READS | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK | \
+     LANDLOCK_ACCESS_FS_MAKE_DIR)
+
+/* What may be done at and below `path`. For a file only the bits that files have. */
+struct isolate_path {
+    const char *path;
+    uint64_t access; /* LANDLOCK_ACCESS_FS_... of Landlock's first version */
+};
+
+/*
+ * All of these hold for the calling thread and what it starts, for good: so call them before any thread is started, in this order. None
+ * needs a privilege. 0 or -errno with a sentence.
+ */
+
+/* No core dumps, no tracing by the own uid, nothing gained by execve. */
+int isolate_privileges(struct err *e);
+
+/* Files can be opened, made and removed only where `paths` says; paths that do not exist are skipped. Descriptors that are open stay as they are. On
+ * a kernel without Landlock it warns that `program` may do what its user may, and returns 0. */
+int isolate_files(const struct isolate_path *paths, size_t count, const char *program, struct err *e);
+
+/* Numbers of seccomp.h (SCMP_SYS). The first denies `calls`, the second everything else; both with EPERM, and sockets that are not unix ones with
+ * EAFNOSUPPORT. With the second, a process can send signals to itself only. */
+int isolate_deny_calls(const int *calls, size_t count, struct err *e);
+int isolate_allow_calls(const int *calls, size_t count, struct err *e);
+
+#endif
