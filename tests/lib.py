@@ -442,6 +442,11 @@ def qemu_of(sandbox_id):
     return None
 
 
+def came_from(want, name, what="origin"):
+    """Its origin is, or becomes as soon as the load under way gets there, `want`; on a loaded machine the default template may have come first."""
+    wait_until(lambda: line("sandboxes", name, "origin") == want, 60, f"{what}: want {want!r}")
+
+
 # --- events ---
 
 
