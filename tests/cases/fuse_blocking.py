@@ -218,14 +218,14 @@ def poll_tells_of_a_creation_that_fails():
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         eq("creating", next_state(poll, fd, "its being unread"))
-        pid = box.qemu()
+        killer = threading.Thread(target=lambda: os.kill(box.qemu(), signal.SIGKILL))
+        killer.start()
         if number % 2: # nobody waits at that moment: the next poll has to notice
-            os.kill(pid, signal.SIGKILL)
+            killer.join()
             box.wait_state("failed", 30)
-        else:
-            threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
         eq("failed", next_state(poll, fd, "creating -> failed"), f"state in round {number}")
         eq([], poll.poll(0), "nothing more once it was read")
+        killer.join()
         os.close(fd)
         box.remove()
 
