@@ -54,6 +54,10 @@ struct space {
     uint32_t scheduled;
     struct doomed *doomed;     /* objects to be deleted */
     uint32_t doomed_count;
+    struct {
+        uint64_t ready, slot, new_, boot; /* loads by where their machine came from */
+        uint64_t captures, pause_usec, deleted;
+    } counts;                  /* since the start, for metrics */
     uint64_t preparing;        /* object that boots to become one */
     unsigned char *slots;      /* slot in use, config.uid_count entries */
     uint32_t accel;            /* enum noded_accel once known, else 0 */

@@ -48,6 +48,7 @@ static void delete_doomed(void *arg)
         struct err e = {0};
         if (object_delete(s, d->kind, d->id, &e) < 0)
             log_warn("object %012" PRIx64 " is left to reconciliation: %s", d->id, e.msg);
+        s->counts.deleted++;
         s->doomed = d->next; /* what was added meanwhile is behind it */
         s->doomed_count--;
         free(d);
@@ -112,6 +113,8 @@ static int capture_machine(struct sandbox *sb, bool running, struct capture *c, 
                             .changed = rep.capture.changed_bytes, .memory = (uint64_t)sb->row.memory, .vcpus = (uint32_t)sb->row.vcpus,
                             .disk = (uint64_t)sb->row.disk};
     struct event_scope scope = sandbox_scope(sb);
+    s->counts.captures++;
+    s->counts.pause_usec += rep.capture.pause_nsec / 1000;
     event_emit(s, &scope, "capture", (uint64_t)sb->row.id, sb->row.name,
                ",\"pause_usec\":%" PRIu64 ",\"changed_bytes\":%" PRIu64 ",\"state_bytes\":%" PRIu64, rep.capture.pause_nsec / 1000,
                rep.capture.changed_bytes, rep.capture.state_bytes);
@@ -351,6 +354,7 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
     jobs_keep(sb, jobs_of);
     jobs_lost(sb);
     struct event_scope scope = sandbox_scope(sb);
+    ++*(m->from[0] == 'r' ? &sb->space->counts.ready : m->from[0] == 's' ? &sb->space->counts.slot : &sb->space->counts.new_);
     event_emit(sb->space, &scope, "load", (uint64_t)sb->row.id, sb->row.name,
                ",\"machine\":\"%s\",\"load_usec\":%" PRIu64 ",\"hello_usec\":%" PRIu64 ",\"identity_usec\":%" PRIu64, m->from, m->load_nsec / 1000,
                m->hello_nsec / 1000, (uv_hrtime() - began) / 1000);
@@ -441,6 +445,7 @@ static int load_into(struct sandbox *sb, const struct op *op, struct err *e)
     }
     if (rc < 0 || m)
         return rc;
+    sb->space->counts.boot++;
     rc = make_object(sb, &op->ref, e);
     return rc < 0 ? rc : vm_boot(sb, e);
 }

@@ -103,6 +103,7 @@ const struct attr root_attrs[] = {
     {"README", 0444, 0, read_readme, NULL, "Five lines to paste."},
     {"version", 0444, 0, read_version, NULL, "Version, protocol, node, and how guests run here (kvm or tcg)."},
     {"error", 0444, 0, read_error, NULL, "Your own last 16 failures: time, path, errno, sentence."},
+    {"metrics", 0444, 0, read_metrics, NULL, "Counts in Prometheus' text format: of your own sandboxes; for root of all, and of the node."},
     {"events", 0666, ATTR_STREAM, NULL, write_events,
      "A line of JSON for each event from now on (seq, time, kind, id, name); write `since N` first to begin behind event N."},
     {0},

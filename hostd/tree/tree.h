@@ -204,6 +204,8 @@ void guest_fid_release(struct tree_fid *f);
 /* The backend of every session. */
 extern const struct p9_backend tree_backend;
 
+/* metrics.c */
+void read_metrics(struct tree_fid *f, struct text *t);
 const char *help_text(unsigned index, const char **name, char *buf, size_t size);
 
 #endif
