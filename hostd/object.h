@@ -30,7 +30,7 @@ struct template {
     struct template_row row;
     bool named; /* listed under its name */
     bool busy;  /* being sealed */
-    bool unfit; /* could not be prepared */
+    uint64_t unfit; /* until then (uv_now) it is not prepared again: that failed */
     bool copying;       /* its #copy is open and not committed, */
     struct ref copied;  /* and brought this head */
     struct wait_list ready;   /* waiting for it to leave `creating` */

@@ -59,6 +59,7 @@ struct space {
         uint64_t captures, pause_usec, deleted;
     } counts;                  /* since the start, for metrics */
     uint64_t preparing;        /* object that boots to become one */
+    bool prepare_running;
     unsigned char *slots;      /* slot in use, config.uid_count entries */
     uint32_t accel;            /* enum noded_accel once known, else 0 */
     bool accel_probing;

@@ -191,8 +191,8 @@ static void refill(void *arg)
                     prepared_unfit(s, base.id, e.msg);
             }
         }
-        if (!busy(s) && prepare_next(s))
-            p->again = true;
+        if (!busy(s))
+            prepare_next(s);
     } while (p->again);
     p->refilling = false;
 }

@@ -96,8 +96,8 @@ void template_wish(struct template *t);
 void template_heads_text(const struct template *t, void (*add)(void *user, uint64_t memory, uint32_t vcpus), void *user);
 /* The template goes: its heads with it. */
 void template_heads_remove(struct template *t);
-/* Prepares what was asked for, one after the other; from the pool's own coroutine. True when there was something to do. */
-bool prepare_next(struct space *s);
+/* Begins to prepare what was asked for first, if nothing is being prepared. */
+void prepare_next(struct space *s);
 bool prepared_has_object(const struct space *s, uint64_t id);
 /* This head cannot be loaded here (an older machine, another acceleration): it is removed, and made anew. */
 void prepared_unfit(struct space *s, uint64_t id, const char *why);

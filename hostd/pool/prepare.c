@@ -14,6 +14,7 @@
 
 #define BOOT_MSEC   120000u
 #define SETTLE_MSEC 10000u
+#define RETRY_MSEC  300000u /* after a failure */
 
 struct prepared {
     struct prepared *next; /* in space.prepared, oldest first */
@@ -67,7 +68,7 @@ bool template_head(struct template *t, uint64_t memory, uint32_t vcpus, struct h
             *out = head_of(&p->row);
             return true;
         }
-    if (!t->unfit)
+    if (uv_now(t->space->loop) >= t->unfit)
         wish_for(t, memory, vcpus);
     return false;
 }
@@ -180,12 +181,11 @@ static int prepare(struct space *s, const struct wish *w, struct err *e)
     return rc;
 }
 
-bool prepare_next(struct space *s)
+static void prepare_first(void *arg)
 {
+    struct space *s = arg;
     struct wish *w = s->wishes;
     struct err e = {0};
-    if (!w)
-        return false;
     struct template *t = w->template;
     int rc = t->row.deleted ? -ENOENT : prepare(s, w, &e);
     if (rc == 0) {
@@ -195,12 +195,21 @@ bool prepare_next(struct space *s)
                    str_format_size(w->memory, size), w->vcpus);
     } else if (!t->row.deleted) {
         log_warn("template '%s' could not be prepared, its sandboxes boot: %s", t->row.name, e.msg);
-        t->unfit = true; /* until space-hostd starts again */
+        t->unfit = uv_now(s->loop) + RETRY_MSEC;
     }
     s->wishes = w->next;
     template_unref(t);
     free(w);
-    return true;
+    s->prepare_running = false;
+    pool_kick(s);
+}
+
+void prepare_next(struct space *s)
+{
+    if (!s->wishes || s->prepare_running)
+        return;
+    s->prepare_running = true;
+    co_spawn(s->co, prepare_first, s);
 }
 
 void template_wish(struct template *t)
