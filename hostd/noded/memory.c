@@ -112,21 +112,35 @@ static bool transmit(int sock, const struct memory_request *q, const int *fds)
     return sendmsg(sock, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof *q;
 }
 
+/* A dead helper is replaced by a new space-noded. */
+static int gone(const char *what, struct err *e)
+{
+    log_error("a memory helper is gone; ending, to be started anew");
+    raise(SIGTERM);
+    return err_set(e, EPIPE, "%s: the memory helper is gone", what);
+}
+
+static int receive(int sock, const struct memory_request *q, struct memory_reply *rep,
+                   const char *what, struct err *e)
+{
+    ssize_t n;
+    do
+        n = recv(sock, rep, sizeof *rep, 0);
+    while (n < 0 && errno == EINTR);
+    if (n != (ssize_t)sizeof *rep)
+        return gone(what, e);
+    return rep->error < 0 ? err_set(e, -rep->error, "%s of QEMU %d: %s", what, (int)q->pid,
+                                    strerror(-rep->error))
+                          : 0;
+}
+
 static int call(struct memory *m, const struct memory_request *q, const int *fds,
                 struct memory_reply *rep, const char *what, struct err *e)
 {
     int i = take(m);
-    bool ok = transmit(m->sock[i], q, fds) &&
-              recv(m->sock[i], rep, sizeof *rep, 0) == (ssize_t)sizeof *rep;
+    int rc = transmit(m->sock[i], q, fds) ? receive(m->sock[i], q, rep, what, e) : gone(what, e);
     give(m, i);
-    if (!ok) {
-        log_error("a memory helper is gone; ending, to be started anew");
-        raise(SIGTERM);
-        return err_set(e, EPIPE, "%s: the memory helper is gone", what);
-    }
-    return rep->error < 0 ? err_set(e, -rep->error, "%s of QEMU %d: %s", what, (int)q->pid,
-                                    strerror(-rep->error))
-                          : 0;
+    return rc;
 }
 
 static struct memory_request request(enum memory_op op, const struct memory_target *t)
@@ -150,17 +164,26 @@ int memory_identify(struct memory *m, struct memory_target *t, struct err *e)
 }
 
 int memory_save(struct memory *m, const struct memory_target *t, int ram, int table_fd,
-                uint64_t table, uint64_t *ret_pages, uint64_t *ret_written, struct err *e)
+                uint64_t table, memory_copied *copied, void *user, uint64_t *ret_pages,
+                uint64_t *ret_written, struct err *e)
 {
+    static const char what[] = "save the memory";
     struct memory_request q = request(MEMORY_SAVE, t);
     struct memory_reply rep;
+    struct err why = {0};
     q.table = table;
-    int rc = call(m, &q, (const int[MEMORY_FDS]){ram, table_fd}, &rep, "save the memory", e);
+    int i = take(m), then = 0;
+    int rc = transmit(m->sock[i], &q, (const int[MEMORY_FDS]){ram, table_fd})
+                 ? receive(m->sock[i], &q, &rep, what, e)
+                 : gone(what, e);
     if (rc == 0) {
-        *ret_pages = rep.pages;
-        *ret_written = rep.written;
+        then = copied(user, &why);
+        rc = receive(m->sock[i], &q, &rep, what, e);
     }
-    return rc;
+    give(m, i);
+    *ret_pages = rc == 0 ? rep.pages : 0;
+    *ret_written = rc == 0 ? rep.written : 0;
+    return rc < 0 ? rc : then < 0 ? err_set(e, why.code, "%s", why.msg) : 0;
 }
 
 int memory_load(struct memory *m, const struct memory_target *t, int ram, int table_fd,

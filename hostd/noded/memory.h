@@ -39,10 +39,14 @@ int memory_identify(struct memory *m, struct memory_target *t, struct err *e);
 /*
  * Writes each page that was changed since QEMU mapped its base to `ram`, at its offset, and its
  * entry to the page table at offset `table` of `table_fd`; the table must hold the base's entries,
- * without flags. Pages whose contents are the base's are neither written nor flagged.
+ * without flags. Pages whose contents are the base's are neither written nor flagged. Calls
+ * `copied` as soon as the QEMU may change its memory again (not when that already failed); what it
+ * returns is returned when nothing else failed.
  */
+typedef int memory_copied(void *user, struct err *e);
 int memory_save(struct memory *m, const struct memory_target *t, int ram, int table_fd,
-                uint64_t table, uint64_t *ret_pages, uint64_t *ret_written, struct err *e);
+                uint64_t table, memory_copied *copied, void *user, uint64_t *ret_pages,
+                uint64_t *ret_written, struct err *e);
 
 /* Writes the flagged pages of `ram` into QEMU. EBADMSG when one is not what its entry says. */
 int memory_load(struct memory *m, const struct memory_target *t, int ram, int table_fd,

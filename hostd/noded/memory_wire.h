@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What space-noded and its memory helper say to each other: one struct each way, on a
 // SOCK_SEQPACKET pair, descriptors with SCM_RIGHTS. The helper answers each request before it reads
-// the next one.
+// the next one; MEMORY_SAVE, when nothing failed so far, twice.
 #ifndef SPACE_NODED_MEMORY_WIRE_H
 #define SPACE_NODED_MEMORY_WIRE_H
 
@@ -10,9 +10,10 @@
 
 enum memory_op {
     MEMORY_IDENTIFY = 1, /* answers start_time of the process */
-    MEMORY_SAVE,         /* copies changed pages: descriptors RAM, TABLE */
-    MEMORY_LOAD,         /* copies flagged pages back: descriptors RAM, TABLE */
-    MEMORY_PSS,          /* answers pss, pss_anon */
+    MEMORY_SAVE, /* copies changed pages: descriptors RAM, TABLE. The first answer comes when
+                    the process's memory is not needed any more */
+    MEMORY_LOAD, /* copies flagged pages back: descriptors RAM, TABLE */
+    MEMORY_PSS,  /* answers pss, pss_anon */
 };
 
 /* Descriptors of SAVE and LOAD, in this order. */

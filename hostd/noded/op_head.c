@@ -14,9 +14,9 @@
 // and a load is the same backwards, into a QEMU that waits on the same base. Neither parses what
 // comes from QEMU but for the monitor's answers: state and pages are bytes.
 //
-// When this process ends within a pause, the guest stays paused (or QEMU, whose pipe broke, lets it
-// go on), the new object has no meta, and hostd mends both. A load that was not finished leaves a
-// record that says so.
+// A record says that a capture is under way. When this process ends within one, the next one
+// cancels QEMU's migration and lets the guest go on, before it serves anybody; the new object has
+// no meta, and hostd removes it. A load that was not finished leaves a record that says so, too.
 #include "hostd/noded/op_impl.h"
 
 #include "base/cleanup.h"
@@ -32,6 +32,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -40,17 +41,27 @@
 #define STATE_STEP (1u << 20)
 #define STATE_MAX  (256u << 20)
 #define STATE_MSEC 20000 /* QEMU gives or takes its state within this, or hangs */
+/* What QEMU can write with nobody reading: the smallest pipe and its own buffer. */
+#define STUCK_PIPE  4096
+#define STUCK_BYTES (STUCK_PIPE + 32768)
 
 #define QMP_GETFD  "{\"execute\":\"getfd\",\"arguments\":{\"fdname\":\"head\"}}"
 #define QMP_STATUS "{\"execute\":\"query-status\"}"
 #define QMP_CAPS                                                                                   \
     "{\"execute\":\"migrate-set-capabilities\",\"arguments\":{\"capabilities\":[{\"capability\":"  \
     "\"x-ignore-shared\",\"state\":true}]}}"
+#define QMP_SAVE_CAPS                                                                              \
+    "{\"execute\":\"migrate-set-capabilities\",\"arguments\":{\"capabilities\":[{\"capability\":"  \
+    "\"x-ignore-shared\",\"state\":true},{\"capability\":\"pause-before-switchover\",\"state\":"   \
+    "true}"                                                                                        \
+    "]}}"
+#define QMP_GO_ON "{\"execute\":\"migrate-continue\",\"arguments\":{\"state\":\"pre-switchover\"}}"
 #define QMP_SPEED                                                                                  \
     "{\"execute\":\"migrate-set-parameters\",\"arguments\":{\"max-bandwidth\":1099511627776}}"
 #define QMP_SAVE      "{\"execute\":\"migrate\",\"arguments\":{\"uri\":\"fd:head\"}}"
 #define QMP_LOAD      "{\"execute\":\"migrate-incoming\",\"arguments\":{\"uri\":\"fd:head\"}}"
 #define QMP_MIGRATION "{\"execute\":\"query-migrate\"}"
+#define QMP_CANCEL    "{\"execute\":\"migrate_cancel\"}"
 #define QMP_STOP      "{\"execute\":\"stop\"}"
 #define QMP_CONT      "{\"execute\":\"cont\"}"
 
@@ -124,6 +135,56 @@ static int check_migration(struct vm_session *s, uint64_t id, const char *what, 
     return rc;
 }
 
+/* ---- what a capture left ---- */
+
+static bool in_progress(const char *migration)
+{
+    static const char *const states[] = {"setup", "active", "pre-switchover", "device",
+                                         "cancelling"};
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        if (strcmp(migration, states[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Ends QEMU's migration, which lets a guest go on that ran before, and sees to that. */
+static int mend(struct vm_session *s, uint64_t id, bool ran, struct err *e)
+{
+    char status[32] = "";
+    uint64_t end = now() + STATE_MSEC * 1000000ull;
+    for (bool cancelled = false;; cancelled = true) {
+        int rc = vms_qmp(s, QMP_MIGRATION, -1, "\"status\":", status, sizeof status, e);
+        if (rc < 0)
+            return rc;
+        if (!in_progress(status))
+            break;
+        if (now() > end)
+            return err_set(e, ETIMEDOUT, "sandbox %012llx: its QEMU does not end a capture",
+                           (unsigned long long)id);
+        if (!cancelled)
+            qmp(s, QMP_CANCEL, NULL);
+        poll(NULL, 0, 2);
+    }
+    int rc = vms_qmp(s, QMP_STATUS, -1, "\"status\":", status, sizeof status, e);
+    return rc < 0 || !ran || strcmp(status, "running") == 0 ? rc : qmp(s, QMP_CONT, e);
+}
+
+int op_head_mend(const struct node *n, uint64_t id, struct err *e)
+{
+    struct record r;
+    struct vm_session *s = NULL;
+    if (record_read(n->channels, id, &r, NULL) < 0 || r.capture == RECORD_NO_CAPTURE)
+        return 0;
+    log_info("sandbox %012llx was in a capture when space-noded ended; it goes on",
+             (unsigned long long)id);
+    int rc = vms_session_open(n->vms, "mend", id, &s, e);
+    if (rc == 0)
+        rc = mend(s, id, r.capture == RECORD_CAPTURE_RUNNING, e);
+    vms_session_close(s);
+    r.capture = RECORD_NO_CAPTURE;
+    return rc < 0 ? rc : record_write(n->channels, id, &r, e);
+}
+
 /* ---- capture ---- */
 
 struct capture {
@@ -133,9 +194,15 @@ struct capture {
     struct record record;
     bool ran;
     int source_disk, disk, ram, meta, state, pipe;
-    uint8_t *bytes; /* the devices' state */
-    size_t len, room;
-    uint64_t pause, pages, written;
+    uint8_t *bytes;           /* the devices' state */
+    size_t len, room, before; /* `before` of them before QEMU was stuck */
+    pthread_t thread;         /* waits for QEMU's answer to go on */
+    bool threaded;
+    int went_on, wake[2];
+    struct err go_on_err;
+    bool resumed;
+    uint64_t stopped, pause; /* when, how long: nanoseconds */
+    uint64_t pages, written;
     struct trace trace;
 };
 
@@ -147,6 +214,8 @@ static void capture_close(struct capture *c)
     cleanup_close(&c->meta);
     cleanup_close(&c->state);
     cleanup_close(&c->pipe);
+    cleanup_close(&c->wake[0]);
+    cleanup_close(&c->wake[1]);
     free(c->bytes);
     vms_session_close(c->vm);
 }
@@ -220,13 +289,15 @@ static int capture_prepare(struct capture *c, struct err *e)
         rc = err_sys(e, "write out the disk of sandbox %012llx", (unsigned long long)c->from.id);
     trace_step(&c->trace, "sync");
     if (rc == 0)
-        rc = qmp(c->vm, QMP_CAPS, e);
+        rc = look_at_guest(c, e);
+    if (rc == 0)
+        rc = qmp(c->vm, QMP_SAVE_CAPS, e);
     if (rc == 0)
         rc = qmp(c->vm, QMP_SPEED, e);
     if (rc == 0)
         rc = give_pipe(c->vm, 1, &c->pipe, e);
-    if (rc == 0)
-        rc = look_at_guest(c, e);
+    if (rc == 0 && pipe2(c->wake, O_CLOEXEC) < 0)
+        rc = err_sys(e, "make a pipe");
     trace_step(&c->trace, "qemu");
     return rc;
 }
@@ -243,70 +314,188 @@ static int grow(struct capture *c)
     return 0;
 }
 
-/* Until QEMU closes the pipe. */
-static int read_state(struct capture *c)
+/* Reads what is there, waiting at most `msec` for it. 1: there was something; 0: not; -EPIPE: QEMU
+ * closed the pipe. */
+static int read_some(struct capture *c, int msec)
 {
-    for (;;) {
-        struct pollfd p = {.fd = c->pipe, .events = POLLIN};
-        int rc = grow(c);
-        if (rc < 0)
-            return rc;
-        int ready = poll(&p, 1, STATE_MSEC);
-        if (ready < 0 && errno == EINTR)
-            continue;
-        if (ready <= 0)
-            return ready < 0 ? -errno : -ETIMEDOUT;
-        ssize_t n = read(c->pipe, c->bytes + c->len, c->room - c->len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? -errno : 0;
-        c->len += (size_t)n;
-    }
-}
-
-static int take_state(struct capture *c, struct err *e)
-{
-    int rc = qmp(c->vm, QMP_SAVE, e);
+    struct pollfd p = {.fd = c->pipe, .events = POLLIN};
+    int rc = grow(c);
     if (rc < 0)
         return rc;
-    trace_step(&c->trace, "migrate");
-    rc = read_state(c);
+    int ready = poll(&p, 1, msec);
+    if (ready <= 0)
+        return ready < 0 && errno != EINTR ? -errno : 0;
+    ssize_t n = read(c->pipe, c->bytes + c->len, c->room - c->len);
+    if (n <= 0)
+        return n == 0 ? -EPIPE : errno == EINTR ? 0 : -errno;
+    c->len += (size_t)n;
+    return 1;
+}
+
+static int state_fail(const struct capture *c, int rc, struct err *e)
+{
+    return err_set(e, -rc, "capture sandbox %012llx: read the state from QEMU: %s",
+                   (unsigned long long)c->from.id, strerror(-rc));
+}
+
+/* The guest is stopped, and QEMU waits; what it has written so far is read. */
+static int wait_stopped(struct capture *c, struct err *e)
+{
+    char status[32] = "";
+    uint64_t end = now() + STATE_MSEC * 1000000ull;
+    while (strcmp(status, "pre-switchover") != 0) {
+        int rc = read_some(c, 0);
+        if (rc >= 0)
+            rc = vms_qmp(c->vm, QMP_MIGRATION, -1, "\"status\":", status, sizeof status, e);
+        else
+            return state_fail(c, rc, e);
+        if (rc < 0)
+            return rc;
+        if (strcmp(status, "failed") == 0 || strcmp(status, "cancelled") == 0)
+            return state_fail(c, -EIO, e);
+        if (now() > end)
+            return state_fail(c, -ETIMEDOUT, e);
+    }
+    int rc;
+    while ((rc = read_some(c, 0)) > 0)
+        ;
+    return rc < 0 ? state_fail(c, rc, e) : 0;
+}
+
+static void *go_on(void *arg)
+{
+    struct capture *c = arg;
+    c->went_on = qmp(c->vm, QMP_GO_ON, &c->go_on_err);
+    if (c->went_on < 0) {
+        cleanup_close(&c->wake[1]); /* nothing will come */
+        c->wake[1] = -1;
+    }
+    return NULL;
+}
+
+/* QEMU goes on into its devices' state, and is stuck there. It may answer the command only when it
+ * has that behind it: so another thread waits for the answer, and nobody uses the connection until
+ * go_on_finish. */
+static int wait_stuck(struct capture *c, struct err *e)
+{
+    struct pollfd p[] = {{.fd = c->pipe, .events = POLLIN}, {.fd = c->wake[0], .events = POLLIN}};
+    int ready;
+    if (fcntl(c->pipe, F_SETPIPE_SZ, STUCK_PIPE) < 0)
+        return err_sys(e, "make the pipe to QEMU small");
+    c->before = c->len;
+    int error = pthread_create(&c->thread, NULL, go_on, c);
+    if (error)
+        return err_set(e, error, "capture: no thread: %s", strerror(error));
+    c->threaded = true;
+    do
+        ready = poll(p, 2, STATE_MSEC);
+    while (ready < 0 && errno == EINTR);
+    if (ready > 0 && p[0].revents)
+        return 0;
+    return state_fail(c, ready < 0 ? -errno : ready == 0 ? -ETIMEDOUT : -EIO, e);
+}
+
+/* The pipe is empty or closed: QEMU answers. */
+static int go_on_finish(struct capture *c, struct err *e)
+{
+    if (!c->threaded)
+        return 0;
+    pthread_join(c->thread, NULL);
+    c->threaded = false;
+    return c->went_on < 0 ? err_set(e, c->go_on_err.code, "%s", c->go_on_err.msg) : 0;
+}
+
+/* The rest of the state. */
+static int read_rest(struct capture *c, struct err *e)
+{
+    uint64_t end = now() + STATE_MSEC * 1000000ull;
+    int rc;
+    fcntl(c->pipe, F_SETPIPE_SZ, PIPE_BYTES);
+    while ((rc = read_some(c, STATE_MSEC)) >= 0)
+        if (now() > end)
+            return state_fail(c, -ETIMEDOUT, e);
+    if (rc != -EPIPE)
+        return state_fail(c, rc, e);
+    if (c->len - c->before <= STUCK_BYTES)
+        return err_set(e, EIO,
+                       "capture sandbox %012llx: its state is so small that QEMU may have gone on",
+                       (unsigned long long)c->from.id);
+    return 0;
+}
+
+/* The pages are copied: the guest may run on, and its QEMU finish. */
+static int let_go(void *user, struct err *e)
+{
+    struct capture *c = user;
+    trace_step(&c->trace, "memory");
+    int rc = read_rest(c, e);
     trace_step(&c->trace, "state");
-    return rc < 0 ? err_set(e, -rc, "capture sandbox %012llx: read the state from QEMU: %s",
-                            (unsigned long long)c->from.id, strerror(-rc))
-                  : 0;
+    if (rc == 0)
+        rc = go_on_finish(c, e);
+    if (rc == 0 && c->ran) {
+        rc = qmp(c->vm, QMP_CONT, e);
+        c->resumed = rc == 0;
+        c->pause = now() - c->stopped;
+    }
+    trace_step(&c->trace, "cont");
+    return rc;
 }
 
 /* All that must be of one instant. */
 static int take_all(struct capture *c, struct err *e)
 {
-    int rc = take_state(c, e);
+    int rc = qmp(c->vm, QMP_SAVE, e);
+    trace_step(&c->trace, "migrate");
+    if (rc == 0)
+        rc = wait_stopped(c, e);
+    trace_step(&c->trace, "stop");
+    if (rc == 0)
+        rc = wait_stuck(c, e);
+    trace_step(&c->trace, "stuck");
     if (rc == 0)
         rc = pool_clone(c->source_disk, c->disk, c->to, NODED_DISK, e);
     trace_step(&c->trace, "disk");
     if (rc == 0)
-        rc = memory_save(c->node->memory, &c->record.target, c->ram, c->meta, HEAD_PAGE, &c->pages,
-                         &c->written, e);
-    trace_step(&c->trace, "memory");
+        rc = memory_save(c->node->memory, &c->record.target, c->ram, c->meta, HEAD_PAGE, let_go, c,
+                         &c->pages, &c->written, e);
+    trace_step(&c->trace, "write");
     return rc;
+}
+
+/* Closing the pipe frees a QEMU that is stuck. */
+static void go_on_anyway(struct capture *c)
+{
+    struct err why = {0};
+    cleanup_close(&c->pipe);
+    c->pipe = -1;
+    go_on_finish(c, &why);
+    if (mend(c->vm, c->from.id, c->ran, &why) < 0)
+        log_error("after a failed capture: %s; it may stay paused", why.msg);
+}
+
+static int remember_capture(struct capture *c, enum record_capture what, struct err *e)
+{
+    c->record.capture = what;
+    return record_write(c->node->channels, c->from.id, &c->record, e);
 }
 
 static int capture_pause(struct capture *c, struct err *e)
 {
     struct err why = {0};
-    uint64_t start = now();
     if (c->ran)
         vms_expect(c->node->vms, c->from.id, 1, 1);
-    int rc = take_all(c, e);
-    if (!c->ran)
-        return rc;
-    int resumed = qmp(c->vm, QMP_CONT, rc < 0 ? &why : e);
-    c->pause = now() - start;
-    trace_step(&c->trace, "cont");
-    if (rc < 0 && resumed < 0)
-        log_error("after a failed capture: %s; it stays paused", why.msg);
-    return rc < 0 ? rc : resumed;
+    int rc = remember_capture(c, c->ran ? RECORD_CAPTURE_RUNNING : RECORD_CAPTURE_PAUSED, e);
+    c->stopped = now();
+    if (rc == 0)
+        rc = take_all(c, e);
+    if (remember_capture(c, RECORD_NO_CAPTURE, &why) < 0)
+        log_warn("%s", why.msg);
+    if (rc < 0 && !c->resumed) {
+        go_on_anyway(c);
+        if (c->ran)
+            vms_expect(c->node->vms, c->from.id, -1, -1); /* what may not come is not waited for */
+    }
+    return rc;
 }
 
 static int write_state(const struct capture *c, struct err *e)
@@ -369,7 +558,8 @@ int op_vm_capture(struct node *n, const struct noded_request *q, struct noded_re
                                      .ram = -1,
                                      .meta = -1,
                                      .state = -1,
-                                     .pipe = -1};
+                                     .pipe = -1,
+                                     .wake = {-1, -1}};
     trace_start(&c.trace);
     int rc = vms_session_open(n->vms, "capture", q->id2, &c.vm, e);
     if (rc == 0)
@@ -548,6 +738,8 @@ static int load(struct load *l, const struct noded_request *q, struct err *e)
         return rc;
     vms_expect(l->node->vms, l->id, 0, 1);
     rc = qmp(l->vm, QMP_CONT, e);
+    if (rc < 0)
+        vms_expect(l->node->vms, l->id, 0, -1);
     trace_step(&l->trace, "cont");
     return rc < 0 ? rc : set_phase(l, RECORD_RUNS, e);
 }

@@ -19,5 +19,8 @@ int op_head_open(const struct node *n, const struct noded_request *q, struct hea
                  struct err *e);
 /* Makes the QEMU of sandbox `id` ready to save or load its devices' state. */
 int op_head_prepare(const struct node *n, uint64_t id, struct err *e);
+/* After a capture of sandbox `id` that its space-noded did not live to end: QEMU's migration is
+ * cancelled, and the guest runs if it ran before. No such capture is success. */
+int op_head_mend(const struct node *n, uint64_t id, struct err *e);
 
 #endif

@@ -47,13 +47,14 @@ static int release(struct node *n, uint64_t id, struct err *e)
     return 0;
 }
 
-/* Takes back what belongs to a domain that is gone, and to nothing else. */
+/* Takes back what belongs to a domain that is gone, and to nothing else. One that is not gone is
+ * mended. */
 int op_vm_reap(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
                struct err *e)
 {
     (void)rep, (void)ret_fd;
     int active = vms_active(n->vms, q->id, e);
-    return active ? (active < 0 ? active : 0) : release(n, q->id, e);
+    return active < 0 ? active : active ? op_head_mend(n, q->id, e) : release(n, q->id, e);
 }
 
 static int take_slot(struct node *n, const struct noded_request *q, struct err *e)
@@ -245,7 +246,11 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
         rc = start_domain(n, q, ram, &r.target, e);
     if (rc == 0 && waits)
         rc = op_head_prepare(n, q->id, e);
-    return rc < 0 ? rc : record_write(n->channels, q->id, &r, e);
+    if (rc == 0)
+        rc = record_write(n->channels, q->id, &r, e);
+    if (rc < 0 && waits)
+        vms_expect(n->vms, q->id, -1, 0); /* it may never have come to that */
+    return rc;
 }
 
 /* Runs QEMU under a uid that is nobody else's, with one disk, two sockets and a kernel from fixed

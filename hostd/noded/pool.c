@@ -167,16 +167,18 @@ int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_obj
     AUTO_CLOSE int src = pool_object_open(p, from, "snapshot", e);
     if (src < 0)
         return src;
-    int flags = read_only ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0;
+    bool strip = from.kind == NODED_SANDBOX; /* its memory is of another instant than its disk */
+    int flags = read_only && !strip ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0;
     if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name, flags, NULL, NULL) !=
         BTRFS_UTIL_OK)
         return pool_fail(e, "snapshot to", to);
-    if (read_only)
+    if (read_only && !strip)
         return 0;
     AUTO_CLOSE int dst = pool_object_open(p, to, "snapshot to", e);
     if (dst < 0)
         return dst;
-    if (pool_files_reset(dst) == 0)
+    if (pool_files_reset(dst, strip) == 0 &&
+        (!read_only || btrfs_util_set_subvolume_read_only_fd(dst, true) == BTRFS_UTIL_OK))
         return 0;
     int rc = pool_fail(e, "take over the files of", to);
     if (btrfs_util_delete_subvolume_fd(p->folder[to.kind], name, 0) != BTRFS_UTIL_OK)

@@ -32,8 +32,8 @@ struct pool_object {
 int pool_open(const char *path, struct pool **out, struct err *e);
 void pool_close(struct pool *p);
 
-/* As NODED_OBJECT_CREATE, _SNAPSHOT and _SEAL describe. A writable snapshot belongs to root again,
- * whoever ran the source. */
+/* As NODED_OBJECT_CREATE, _SNAPSHOT and _SEAL describe. A snapshot belongs to root again, whoever
+ * ran the source. That of a sandbox has no memory: ram.raw, vm.state and meta stay behind. */
 int pool_create(const struct pool *p, struct pool_object o, struct err *e);
 int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to,
                   bool read_only, struct err *e);

@@ -82,8 +82,12 @@ static int file_own(int dir, enum noded_file file, uid_t owner, mode_t mode)
     return 0;
 }
 
-int pool_files_reset(int dir)
+int pool_files_reset(int dir, bool strip)
 {
+    static const enum noded_file memory[] = {NODED_STATE, NODED_META, NODED_RAM};
+    for (size_t i = 0; strip && i < sizeof memory / sizeof memory[0]; i++)
+        if (unlinkat(dir, files[memory[i]].name, 0) < 0 && errno != ENOENT)
+            return -errno;
     for (int f = NODED_DISK; f <= NODED_META; f++)
         if (file_own(dir, (enum noded_file)f, 0, files[f].mode) < 0)
             return -errno;

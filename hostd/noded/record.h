@@ -15,15 +15,20 @@ enum record_phase {
     RECORD_LOADS,    /* in the middle of it, or it failed: of no more use */
 };
 
+/* Set while a capture is under way: one that finds it at its start mends what another one left. */
+enum record_capture { RECORD_NO_CAPTURE, RECORD_CAPTURE_PAUSED, RECORD_CAPTURE_RUNNING };
+
 struct record {
     uint32_t version; /* RECORD_VERSION */
     uint32_t phase;   /* enum record_phase */
     uint32_t vcpus, accel;
+    uint32_t capture; /* enum record_capture */
+    uint32_t unused;
     struct head_id base; /* of its memory; all zero: it booted on empty memory */
     struct memory_target target;
 };
 
-#define RECORD_VERSION 1u
+#define RECORD_VERSION 2u
 
 /* Replaces what was there. */
 int record_write(const struct channels *c, uint64_t id, const struct record *r, struct err *e);

@@ -29,7 +29,8 @@ enum noded_op {
 
     /* A new empty subvolume (kind, id). EEXIST. Owned by root, mode 0711 so that a QEMU can traverse. */
     NODED_OBJECT_CREATE,
-    /* Snapshot of (kind2, id2) as (kind, id), read-only when flags has NODED_READ_ONLY. ENOENT, EEXIST, ENOSPC. */
+    /* Snapshot of (kind2, id2) as (kind, id), read-only when flags has NODED_READ_ONLY; of a sandbox, without its memory (ram.raw, vm.state,
+     * meta), which is not of the same instant. ENOENT, EEXIST, ENOSPC. */
     NODED_OBJECT_SNAPSHOT,
     /* Makes (kind, id) read-only for good. fsyncs its files first. */
     NODED_OBJECT_SEAL,
@@ -52,7 +53,7 @@ enum noded_op {
      * NODED_PROBE no disk is attached and the kernel comes from config `guest` (id is then any unused id).
      * Its memory is a private mapping: of an empty ram.raw in the sandbox's own object, which boots a kernel; with NODED_INCOMING of
      * the ram.raw of the head (kind2, id2), its base, which is never written to and shared by all that map it. The QEMU then waits for
-     * NODED_VM_LOAD; the sandbox's object must be a copy of that head. EINVAL when `memory` or `vcpus` are not the head's, ENOEXEC (and
+     * NODED_VM_LOAD; the sandbox's object must be a copy of that head, which is a template or a snapshot. EINVAL when `memory` or `vcpus` are not the head's, ENOEXEC (and
      * a sentence that names both) when this host cannot load it, EBADMSG when its checksums do not fit. */
     NODED_VM_START,
     /* Captures (id2), a sandbox whose domain exists, as the new object (kind, id), a template or a snapshot: a complete head (disk, memory
@@ -71,7 +72,7 @@ enum noded_op {
     NODED_VM_RESUME,
     NODED_VM_STATS,   /* fills `stats` */
     /* A descriptor (memfd, sealed) with one line "ID STATE SLOT" per domain of this instance; STATE is running, paused,
-     * waiting (NODED_INCOMING, not loaded) or other; SLOT is the uid slot. */
+     * waiting (NODED_INCOMING, not loaded) or other (such as one whose load did not end: NODED_VM_KILL); SLOT is the uid slot. */
     NODED_VM_LIST,
     /* A descriptor connected to RUN/vm/ID/space.PORT (`port` 0 or 1). ECONNREFUSED when QEMU is gone. */
     NODED_CHANNEL_OPEN,
