@@ -5,22 +5,19 @@
 #include "base/cleanup.h"
 #include "guest/hooks.h"
 #include "guest/poll.h"
+#include "guest/rehearse.h"
 #include "guest/report.h"
-#include "guest/user.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define WINDOW_MSEC 100
-#define CHILD_MSEC  10000
 #define IDLE_SHARE  20          /* idle: at most one part in that of a window was used */
 #define RESERVE     (4ul << 20) /* free memory that is left alone */
 #define PIECE       ((size_t)1 << 20)
@@ -36,13 +33,11 @@ static bool idle_for_a_window(const struct root *r)
     return idle >= all - all / IDLE_SHARE;
 }
 
-static bool wait_until_idle(const struct root *r)
+static void wait_until_idle(const struct root *r)
 {
     uint64_t due = poll_now() + SETTLE_MSEC;
-    bool idle = false;
-    while (!idle && poll_now() < due)
-        idle = idle_for_a_window(r);
-    return idle;
+    while (poll_now() < due && !idle_for_a_window(r))
+        ;
 }
 
 static int drop_caches(const struct root *r)
@@ -61,44 +56,28 @@ static void clear_free_memory(void)
             break;
 }
 
-/* Runs `work` in a process of its own and waits until that is gone with its memory. */
-static void in_child(void (*work)(void), int msec)
+/* In a process of its own, and waits until that is gone with its memory. */
+static void clear_in_child(void)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        work();
+        clear_free_memory();
         _exit(0);
     }
-    if (pid < 0)
-        return;
-    AUTO_CLOSE int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (poll(&p, 1, msec) != 1)
-        kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
-}
-
-/* What the first job will need, the kernel shall have in its cache: every guest that starts from
- * here shares that memory. */
-static void run_shell(void)
-{
-    struct user u;
-    char *argv[] = {(char[]){"/bin/sh"}, (char[]){"-c"}, (char[]){":"}, NULL};
-    char *env[] = {NULL};
-    (void)user_find("root", &u);
-    (void)access(HOOKS_DIR, F_OK); /* so that a load need not look */
-    execve(argv[0], argv, env);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
 }
 
 int settle(const struct root *r)
 {
     if (syncfs(r->top) < 0)
         return -errno;
-    bool idle = wait_until_idle(r);
+    wait_until_idle(r);
     int rc = syncfs(r->top) < 0 ? -errno : drop_caches(r);
     if (rc < 0)
         return rc;
-    in_child(clear_free_memory, CHILD_MSEC);
-    in_child(run_shell, CHILD_MSEC);
-    return idle ? 0 : -EBUSY;
+    clear_in_child();
+    (void)rehearse(r); /* what the first job needs is read now, and shared by all guests */
+    (void)access(HOOKS_DIR, F_OK); /* so that a load need not look */
+    return 0;
 }

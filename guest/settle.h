@@ -9,8 +9,8 @@
 
 /*
  * Waits until nothing runs any more, writes back what is dirty, and gives up what the kernel keeps
- * only to be fast: a smaller image, and no disk writes of its own after a load. For helpers. 0,
- * -EBUSY when the guest was not idle in time (all else is done), or another -errno.
+ * only to be fast: a smaller image, and no disk writes of its own after a load. For helpers. 0 or
+ * -errno; a guest that is not idle in time is no error.
  */
 int settle(const struct root *r);
 
