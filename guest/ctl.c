@@ -7,7 +7,6 @@
 #include "guest/helper.h"
 #include "guest/hooks.h"
 #include "guest/identity.h"
-#include "guest/rehearse.h"
 #include "guest/settle.h"
 
 #include <errno.h>
@@ -208,16 +207,6 @@ static int do_settle(struct command *c)
     return by_helper(c, settle_guest);
 }
 
-static int rehearse_job(void *arg)
-{
-    return rehearse(&((struct command *)arg)->agent->root);
-}
-
-static int do_rehearse(struct command *c)
-{
-    return by_helper(c, rehearse_job);
-}
-
 static int grow_root(void *arg)
 {
     const struct root *root = &((struct command *)arg)->agent->root;
@@ -246,10 +235,10 @@ static const struct {
     int (*run)(struct command *c);
     int args;
 } commands[] = {
-    {"freeze", do_freeze, 1},     {"thaw", do_thaw, 0},         {"load", do_load, 1},
-    {"clock", do_clock, 1},       {"hostname", do_hostname, 1}, {"generation", do_generation, 1},
-    {"entropy", do_entropy, 1},   {"sync", do_sync, 0},         {"settle", do_settle, 0},
-    {"rehearse", do_rehearse, 0}, {"grow", do_grow, 0},         {"poweroff", do_poweroff, 0},
+    {"freeze", do_freeze, 1},   {"thaw", do_thaw, 0},         {"load", do_load, 1},
+    {"clock", do_clock, 1},     {"hostname", do_hostname, 1}, {"generation", do_generation, 1},
+    {"entropy", do_entropy, 1}, {"sync", do_sync, 0},         {"settle", do_settle, 0},
+    {"grow", do_grow, 0},       {"poweroff", do_poweroff, 0},
 };
 
 static int run(struct command *c)
