@@ -10,12 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 static void load(const char *path)
 {
     AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) < 0 && errno != EEXIST))
         log_warn("load %s: %s", path, strerror(errno));
+    unlink(path); /* it would stay in memory for good */
 }
 
 void modules_load(const char *list)

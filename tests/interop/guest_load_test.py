@@ -14,7 +14,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import guest_vm  # noqa: E402
-from guest_test import Guest, Job, eq, eventually, fails, run_tests, until  # noqa: E402
+from guest_test import Activity, Guest, Job, eq, eventually, fails, run_tests, until  # noqa: E402
 from p9 import O_RDONLY, O_RDWR, O_WRONLY  # noqa: E402
 
 TESTS = []
@@ -365,6 +365,37 @@ def settle_does_not_wait_for_ever(g):
 
 
 @test
+def a_small_guest_full_of_jobs(g):
+    """Memory ends with hundreds of jobs and one that wants all: it is that one which goes, and nothing of the agent."""
+    agents = "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = /init ]; then echo ${p#/proc/}; fi; done"
+    before = g.sh(agents)[1]
+    jobs = []
+    try:
+        for i in range(400):
+            j = g.job("sh", "-c", f"echo {i}; sleep 1000")
+            jobs.append(j)
+    except OSError as e:
+        eq(errno.ENOMEM, e.errno, "errno of a job too many")
+    assert len(jobs) >= 150, f"{len(jobs)} jobs fit into 128 MiB"
+    for i in (0, len(jobs) // 2):
+        eq(f"{i}\n".encode(), jobs[i].file("stdout").read())
+    for j in jobs[-20:]:
+        j.forget()
+    jobs[-20:] = []
+    eventually(lambda: not g.sh("ls -d /sys/fs/cgroup/jobs/space-*")[1].count(b"\n") > len(jobs) + 1)
+    hog = g.job("tail", "/dev/zero")
+    line = hog.wait(60)
+    assert line.startswith("signal 9") or "exit 1" in line, line
+    hog.forget()
+    g.mkdir("still-there")
+    eq(len(jobs), Activity(g).read()["jobs"], "jobs that run: none was killed for the one that wanted all")
+    for j in jobs:
+        j.forget()
+    eventually(lambda: g.sh("ls -d /sys/fs/cgroup/jobs/space-*")[1].count(b"\n") == 1, 30)
+    eq(before, g.sh(agents)[1], "processes of the agent")
+
+
+@test
 def an_idle_guest_does_nothing(g):
     """Wakes of the agent's processes over 5 s, and processor time of the QEMU."""
 
@@ -387,6 +418,7 @@ def an_idle_guest_does_nothing(g):
         asking = int(two[pid][0]) - int(one[pid][0])  # what one look itself costs
         idle = int(three[pid][0]) - int(two[pid][0])
         assert idle <= asking + 15, f"process {pid} was woken {idle} times in 5 s, {asking} by the look"
+    eq(b"0\n0\n", g.sh("cat /proc/sys/vm/compaction_proactiveness /proc/sys/kernel/watchdog")[1], "what wakes an idle kernel")
     assert used < 250, f"the QEMU of an idle guest used {used} ms in 5 s"
 
 

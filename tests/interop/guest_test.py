@@ -982,6 +982,7 @@ def run_tests(tests, make):
                 failed += 1
                 print(f"FAIL  {t.__name__}", flush=True)
                 traceback.print_exc(file=sys.stdout)
+                time.sleep(0.5)  # its sockets close before it ends
                 if g.vm.process.poll() is not None:
                     print(f"the guest is gone: {g.vm.console()[-2000:]}")
                     break
