@@ -20,6 +20,7 @@
 #define WINDOW_MSEC 100
 #define IDLE_SHARE  20          /* idle: at most one part in that of a window was used */
 #define RESERVE     (4ul << 20) /* free memory that is left alone */
+#define CLEAR_MAX   ((size_t)256 << 20)
 #define PIECE       ((size_t)1 << 20)
 
 /* By the time that was idle, which the kernel measures: that which was used it counts by the tick,
@@ -46,11 +47,15 @@ static int drop_caches(const struct root *r)
     return fd < 0 || write(fd, "3", 1) != 1 ? -errno : 0;
 }
 
-/* Free memory is what the boot left in it. As zeros it needs no room in the image. */
+/*
+ * Free memory is what the boot left in it. As zeros it needs no room in the image. The kernel gives
+ * out first what was used before, so that in a large guest memory nobody has touched is let be.
+ */
 static void clear_free_memory(void)
 {
     struct sysinfo info;
-    while (sysinfo(&info) == 0 && info.freeram * info.mem_unit > RESERVE)
+    for (size_t n = 0;
+         n < CLEAR_MAX && sysinfo(&info) == 0 && info.freeram * info.mem_unit > RESERVE; n += PIECE)
         if (mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
                  -1, 0) == MAP_FAILED)
             break;
