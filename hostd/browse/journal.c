@@ -346,8 +346,12 @@ int journal_replay(ext2_filsys fs, struct image *img)
     if (rc == 0)
         rc = read_superblock(&j, EXT2_I_SIZE(&inode));
     img->block_size = j.size;
-    for (int pass = PASS_SCAN; rc >= (pass == PASS_SCAN) && pass <= PASS_REPLAY; pass++)
-        rc = run_pass(&j, pass);
+    if (rc == 1)
+        rc = run_pass(&j, PASS_SCAN);
+    if (rc == 0 && j.start)
+        rc = run_pass(&j, PASS_REVOKE);
+    if (rc == 0 && j.start)
+        rc = run_pass(&j, PASS_REPLAY);
     free_journal(&j);
     return rc;
 }

@@ -23,7 +23,7 @@
 
 #define IMAGE           3
 #define CONNECTION      4
-#define REQUEST_SECONDS 10u
+#define REQUEST_SECONDS 4u
 #define INPUT_SIZE      (64u << 10)
 
 /* ---- the watchdog ---- */

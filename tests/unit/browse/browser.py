@@ -25,7 +25,7 @@ class Browser:
             a, b = os.dup2(fd, 100), os.dup2(theirs.fileno(), 101)
             os.dup2(a, 3)
             os.dup2(b, 4)
-            os.closerange(5, 200)
+            os.closerange(5, 4096)
 
         self.process = subprocess.Popen([program], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=place, close_fds=False)
         theirs.close()
