@@ -259,7 +259,7 @@ int op_vm_start(struct node *n, const struct noded_request *q, struct noded_repl
                 struct err *e)
 {
     AUTO_HEAD struct head h = HEAD_INIT;
-    int rc = vms_active(n->vms, q->id, e);
+    int rc = vms_started(n->vms, q->id, e);
     if (rc > 0)
         return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already",
                        (unsigned long long)q->id);

@@ -8,6 +8,12 @@
 #include <libvirt/virterror.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* How a start of an earlier space-noded is waited for: there is no call that does it. Less than the
+ * limit of an operation. */
+#define START_POLL_MSEC 50
+#define START_POLLS     1600
 
 struct vm {
     struct vms_use use;
@@ -43,6 +49,26 @@ int vms_active(struct vms *v, uint64_t id, struct err *e)
         return rc == -ESRCH ? 0 : rc;
     int active = virDomainIsActive(m.dom);
     return active < 0 ? vms_fail(&m.use, "look for", id, e) : active;
+}
+
+/* libvirt goes on with a start whose client was killed. */
+static bool starting(virDomainPtr dom)
+{
+    int state, reason;
+    return virDomainGetState(dom, &state, &reason, 0) == 0 &&
+           (state == VIR_DOMAIN_SHUTOFF || state == VIR_DOMAIN_NOSTATE ||
+            (state == VIR_DOMAIN_PAUSED && reason == VIR_DOMAIN_PAUSED_STARTING_UP));
+}
+
+int vms_started(struct vms *v, uint64_t id, struct err *e)
+{
+    AUTO_VM struct vm m = {0};
+    int rc = vm_find(v, "look for", id, &m, e);
+    if (rc < 0)
+        return rc == -ESRCH ? 0 : rc;
+    for (int i = 0; i < START_POLLS && starting(m.dom); i++)
+        nanosleep(&(struct timespec){0, START_POLL_MSEC * 1000000L}, NULL);
+    return virDomainIsActive(m.dom) == 1;
 }
 
 /* Not by <memtune>: libvirt would raise the limit of locked memory, too, which a host in a

@@ -40,6 +40,9 @@ int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit
 int vms_destroy(struct vms *v, uint64_t id, struct err *e);
 /* 1, 0, or -errno when it cannot be known. */
 int vms_active(struct vms *v, uint64_t id, struct err *e);
+/* The same, when a start that libvirt is still at has come to its end (80 s at most): an earlier
+ * space-noded may have begun it. */
+int vms_started(struct vms *v, uint64_t id, struct err *e);
 /* Both succeed when it is so already. */
 int vms_pause(struct vms *v, uint64_t id, struct err *e);
 int vms_resume(struct vms *v, uint64_t id, struct err *e);
