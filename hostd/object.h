@@ -78,7 +78,7 @@ struct sandbox {
     struct {
         uint64_t used;       /* CLOCK_BOOTTIME in milliseconds of the last use, */
         uint64_t asked_msec; /* and of the agent's last answer, */
-        uint64_t cpu_usec;   /* which said this */
+        uint64_t cpu_usec, net_bytes; /* which said this */
         unsigned done;       /* lines of the policy that were carried out since */
         bool looking;
     } idle;                  /* lifecycle/idle.c */
@@ -92,7 +92,6 @@ struct sandbox {
     } keep;                      /* snapshot/schedule.c */
     uint32_t vm_event;       /* how its machine ended, enum noded_vm_event; 0 while it runs */
     int64_t revived[3];      /* when it was brought back after a crash, the last times */
-    unsigned open_files;     /* handles below root/ */
     struct sandbox_stats stats;
     struct wait_list stats_waiters; /* opens of `stats` that wait for libvirt */
     uint32_t rename_epoch;          /* of directories moved to another depth through root/ */

@@ -2,8 +2,8 @@
 // Idle sandboxes: see idle.h.
 //
 // Theory of operation. What happens through the tree (a verb, a touch, an open file under root/) is known here and marks the sandbox as used. What
-// happens inside is asked of its agent once a minute, and only where it matters: a job that runs is use, however silent; so is more than 1 % of a processor
-// since the last answer. A guest that does not answer counts as idle: it gives nobody anything. Time is the host's CLOCK_BOOTTIME, which neither steps nor
+// happens inside is asked of its agent once a minute, and only where it matters: a job that runs is use, however silent; so are open files below root/, bytes
+// on the network, and more than 1 % of a processor for what jobs started since the last answer. A guest that does not answer counts as idle: it gives nobody anything. Time is the host's CLOCK_BOOTTIME, which neither steps nor
 // stands still while the host sleeps. Which line of the policy is due is judged by the seconds since the last use, so that `pause 5m` and `stop 1d` follow each
 // other; a line that was carried out is not repeated until the sandbox is used again.
 #include "hostd/lifecycle/idle.h"
@@ -102,13 +102,18 @@ static bool number_after(const char *text, const char *key, uint64_t *out)
 /* The agent's answer against the one before. */
 static bool is_active(struct sandbox *sb, const char *text)
 {
-    uint64_t jobs = 0, cpu = 0, now = boottime();
-    uint64_t before = sb->idle.cpu_usec, since = sb->idle.asked_msec;
+    uint64_t jobs = 0, handles = 0, net = 0, cpu = 0, now = boottime();
+    uint64_t before = sb->idle.cpu_usec, net_before = sb->idle.net_bytes, since = sb->idle.asked_msec;
     number_after(text, "jobs", &jobs);
+    number_after(text, "handles", &handles);
+    number_after(text, "net_bytes", &net);
     bool known = number_after(text, "cpu_usec", &cpu);
     sb->idle.cpu_usec = cpu;
+    sb->idle.net_bytes = net;
     sb->idle.asked_msec = now;
-    return jobs > 0 || (known && since && cpu > before && (cpu - before) / 10 > (now - since) * BUSY_PERCENT);
+    if (jobs > 0 || handles > 0)
+        return true;
+    return known && since && ((cpu > before && (cpu - before) / 10 > (now - since) * BUSY_PERCENT) || net > net_before);
 }
 
 static void carry_out(struct sandbox *sb, enum idle_verb v)
@@ -142,7 +147,7 @@ static void look(void *arg)
     char text[512];
     if (sandbox_state(sb) == SANDBOX_RUNNING && sb->guest && guest_activity(sb->guest, ANSWER_MSEC, text, sizeof text) == 0 && is_active(sb, text))
         idle_used(sb);
-    if (!sb->gone && sb->open_files == 0 && !sb->ops && parse(sb->row.idle, &p, NULL) == 0) {
+    if (!sb->gone && !sb->ops && parse(sb->row.idle, &p, NULL) == 0) {
         int v = due(sb, &p);
         if (v >= 0)
             carry_out(sb, (enum idle_verb)v);
