@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 /* An object younger than this may belong to an operation that is not in the database we read. */
-#define SURVEY_MSEC 20000u
 #define ORPHAN_AGE_SEC 60
 
 struct domain {
@@ -245,8 +244,12 @@ static void survey(struct space *s, const struct hmap *domains)
 
 int survey_wait(struct space *s, struct err *e)
 {
-    int rc = s->surveyed ? 0 : wait_in_list(s->co, &s->survey_waiters, SURVEY_MSEC);
-    return rc == -ETIMEDOUT ? err_set(e, ENOTCONN, "space-noded does not say what runs on this host: is it running? (spacectl doctor)") : rc;
+    struct noded_request there = {.op = NODED_HELLO};
+    int rc = s->surveyed ? 0 : noded_call(s, &there, NULL, NULL, e);
+    if (rc < 0 || s->surveyed)
+        return rc;
+    rc = wait_in_list(s->co, &s->survey_waiters, 0); /* it is trying out KVM, perhaps */
+    return rc < 0 ? err_set(e, -rc, "looking at what runs on this host: %s", strerror(-rc)) : 0;
 }
 
 static void reconcile(void *arg)
