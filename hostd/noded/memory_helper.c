@@ -162,6 +162,14 @@ static bool is_same(const struct target *t)
     return read_start_time(t, &start_time) == 0 && start_time == t->q->start_time;
 }
 
+/* A process that ends has given up its memory, and its files in /proc belong to root. */
+static bool has_memory(const struct target *t)
+{
+    char text[128];
+    const char *s = text;
+    return read_text(t, "statm", text, sizeof text) == 0 && number(&s) > 0;
+}
+
 /* ---- copying ---- */
 
 static int transfer(ssize_t (*move)(int, void *, size_t, off_t), int fd, void *buf, size_t len,
@@ -349,7 +357,7 @@ static int copy(const struct target *t, int sock, const int *fds, struct memory_
         return -EINVAL;
     AUTO_CLOSE int file = open_as_target(t, save ? "pagemap" : "mem", save ? O_RDONLY : O_RDWR);
     if (file < 0)
-        return file;
+        return file == -EACCES && !has_memory(t) ? -ESRCH : file;
     struct copy c = {.file = file,
                      .ram = fds[MEMORY_FD_RAM],
                      .table = fds[MEMORY_FD_TABLE],
