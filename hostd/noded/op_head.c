@@ -488,13 +488,13 @@ static int capture_pause(struct capture *c, struct err *e)
     c->stopped = now();
     if (rc == 0)
         rc = take_all(c, e);
-    if (remember_capture(c, RECORD_NO_CAPTURE, &why) < 0)
-        log_warn("%s", why.msg);
     if (rc < 0 && !c->resumed) {
         go_on_anyway(c);
         if (c->ran)
             vms_expect(c->node->vms, c->from.id, -1, -1); /* what may not come is not waited for */
     }
+    if (remember_capture(c, RECORD_NO_CAPTURE, &why) < 0)
+        log_warn("%s", why.msg);
     return rc;
 }
 
