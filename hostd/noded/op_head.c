@@ -226,7 +226,7 @@ static int make_files(struct capture *c, struct err *e)
 {
     static const enum noded_file shared[] = {NODED_KERNEL, NODED_INITRD, NODED_RAM};
     const struct pool *p = c->node->pool;
-    int rc = 0;
+    int rc = pool_file_open(p, c->to, NODED_META, true, &c->meta, e); /* first: half_made() */
     for (size_t i = 0; i < sizeof shared / sizeof shared[0] && rc == 0; i++)
         rc = pool_file_clone(p, c->from, c->to, shared[i], e);
     if (rc == 0)
@@ -235,9 +235,27 @@ static int make_files(struct capture *c, struct err *e)
         rc = pool_file_open(p, c->to, NODED_DISK, true, &c->disk, e);
     if (rc == 0)
         rc = pool_file_open(p, c->to, NODED_RAM, true, &c->ram, e);
-    if (rc == 0)
-        rc = pool_file_open(p, c->to, NODED_STATE, true, &c->state, e);
-    return rc < 0 ? rc : pool_file_open(p, c->to, NODED_META, true, &c->meta, e);
+    return rc < 0 ? rc : pool_file_open(p, c->to, NODED_STATE, true, &c->state, e);
+}
+
+/* What a capture left whose space-noded was killed: a meta, of which the header was never written.
+ */
+static bool half_made(const struct pool *p, struct pool_object o)
+{
+    char magic[8] = {0};
+    AUTO_CLOSE int fd = -1;
+    return pool_file_open(p, o, NODED_META, false, &fd, NULL) == 0 &&
+           pread(fd, magic, sizeof magic, 0) >= 0 && memcmp(magic, "\0\0\0\0\0\0\0", 8) == 0;
+}
+
+/* hostd asks again for what it got no answer to. */
+static int make_object(const struct pool *p, struct pool_object o, struct err *e)
+{
+    int rc = pool_create(p, o, e);
+    if (rc != -EEXIST || !half_made(p, o))
+        return rc;
+    rc = pool_delete(p, o, e);
+    return rc < 0 ? rc : pool_create(p, o, e);
 }
 
 /* The base's, which the sandbox's object has a copy of. */
@@ -565,7 +583,7 @@ int op_vm_capture(struct node *n, const struct noded_request *q, struct noded_re
     if (rc == 0)
         rc = record_read(n->channels, q->id2, &c.record, e);
     if (rc == 0)
-        rc = pool_create(n->pool, c.to, e);
+        rc = make_object(n->pool, c.to, e);
     if (rc < 0)
         return rc;
     trace_step(&c.trace, "create");

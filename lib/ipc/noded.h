@@ -59,7 +59,8 @@ enum noded_op {
     /* Captures (id2), a sandbox whose domain exists, as the new object (kind, id), a template or a snapshot: a complete head (disk, memory
      * and device state of one instant), not yet durable: NODED_OBJECT_SEAL comes next where it is to last. The domain is paused
      * meanwhile if it ran, for a time in proportion to what it changed since its base. On failure nothing is left of (kind, id) and the
-     * domain is as before. `capture` of the reply says what it took. The pause is not reported as an event. EEXIST, ENOSPC, ESRCH. */
+     * domain is as before. `capture` of the reply says what it took. The pause is not reported as an event. EEXIST, ENOSPC, ESRCH.
+     * Asked again after its space-noded was killed, it makes the half-made object anew; EEXIST then says that it was whole. */
     NODED_VM_CAPTURE,
     /* Moves the waiting QEMU of sandbox (id) to the head (kind2, id2) and lets it run. The head's base must be that of the QEMU, or the head
      * itself. The head's disk is laid over the sandbox's, but for NODED_OWN_DISK, which says that the sandbox's disk is a copy of it.
