@@ -29,6 +29,12 @@ void memfd_add(struct memfd *m, const char *fmt, ...)
     va_end(ap);
 }
 
+void memfd_put(struct memfd *m, const void *bytes, size_t len)
+{
+    if (m->f && !m->error && fwrite(bytes, 1, len, m->f) != len)
+        m->error = errno;
+}
+
 int memfd_seal(struct memfd *m, int *ret_fd, struct err *e)
 {
     AUTO_CLOSE int fd = -1;

@@ -11,6 +11,7 @@ op_run op_file_open, op_template_kernel, op_disk_grow;
 op_run op_vm_start, op_vm_kill, op_vm_pause, op_vm_resume, op_vm_stats, op_vm_list, op_channel_open;
 op_run op_vm_interrupt, op_vm_reap;
 op_run op_vm_capture, op_vm_load; /* op_head.c */
+op_run op_file_compare;           /* op_extents.c */
 
 struct head;
 

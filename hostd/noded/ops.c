@@ -126,6 +126,11 @@ static const struct op ops[] = {
                             .fields = OP_SANDBOX | OP_PORT,
                             .lane = LANE_POOL},
     [NODED_POOL_STAT] = {.name = "pool-stat", .run = op_pool_stat, .lane = LANE_POOL},
+    [NODED_FILE_COMPARE] = {.name = "file-compare",
+                            .run = op_file_compare,
+                            .fields = OP_OBJECT | OP_OTHER | OP_FILE | OP_FROM,
+                            .flags = NODED_RANGES,
+                            .lane = LANE_POOL},
 };
 
 const struct op op_kill = {.name = "kill",
@@ -169,8 +174,8 @@ static bool is_head(uint32_t kind)
 static int check_source(const struct op *op, const struct noded_request *q, struct err *e)
 {
     bool head = (op->fields & OP_HEAD) || ((op->fields & OP_BASE) && (q->flags & NODED_INCOMING));
-    bool capture = op->fields & OP_CAPTURE;
-    if (!head && !capture && !(op->fields & OP_SOURCE))
+    bool capture = op->fields & OP_CAPTURE, other = (op->fields & OP_OTHER) && (q->kind2 || q->id2);
+    if (!head && !capture && !other && !(op->fields & OP_SOURCE))
         return q->kind2 || q->id2 ? bad(e, EINVAL, op, "kind2 or id2", q->id2) : 0;
     if (head      ? !is_head(q->kind2)
         : capture ? q->kind2 && q->kind2 != NODED_SANDBOX
@@ -201,7 +206,8 @@ static int check_values(const struct op *op, const struct noded_request *q, stru
         return bad(e, EINVAL, op, "flags", q->flags);
     if (op->fields & OP_FILE ? q->file < NODED_DISK || q->file > NODED_META : q->file != 0)
         return bad(e, EINVAL, op, "file", q->file);
-    if (op->fields & OP_SIZE ? !q->size || q->size % DISK_STEP : q->size != 0)
+    bool given = op->fields & OP_SIZE, from = op->fields & OP_FROM;
+    if (given || from ? (given && !q->size) || q->size % DISK_STEP : q->size != 0)
         return bad(e, EINVAL, op, "size", q->size);
     if (q->size > DISK_MAX)
         return bad(e, ERANGE, op, "size", q->size);

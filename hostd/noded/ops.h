@@ -44,6 +44,8 @@ enum op_field {
     OP_BASE = 512,   /* the same, when flags has NODED_INCOMING */
     OP_CAPTURE =
         1024, /* kind, id: a new template or snapshot; id2: a sandbox, whose line it waits in */
+    OP_OTHER = 2048, /* kind2, id2: an object, or both 0 */
+    OP_FROM = 4096,  /* size: where to begin, may be 0 */
 };
 
 /* By number; NULL when there is no such operation. */

@@ -79,10 +79,23 @@ enum noded_op {
     NODED_CHANNEL_OPEN,
 
     NODED_POOL_STAT,  /* fills `pool` */
+
+    /* In what `file` of (kind, id) differs from that of (kind2, id2), or with both 0 from a file of holes, by where their bytes lie and not by what they are:
+     * fills `extents`. With NODED_RANGES a descriptor (memfd, sealed) of struct noded_range comes along, by offset. Looks at bytes from `size` (a multiple of
+     * 4096) on and stops after bounded work: `next` says where to go on, 0 that this was the end. Exact between read-only objects; of one that is being
+     * written to, it is what the file system has given a place already (fsync gives it), and not of one instant. ENOENT. */
+    NODED_FILE_COMPARE,
 };
 
-enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16 };
+enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16, NODED_RANGES = 32 };
 enum noded_accel { NODED_TCG = 1, NODED_KVM = 2 };
+
+/* Bytes in which a file differs from another. */
+enum noded_range_kind { NODED_RANGE_DATA = 1, NODED_RANGE_ZEROS = 2 /* it has nothing there */ };
+struct noded_range {
+    uint64_t offset, length; /* multiples of 4096, but for the end of the file */
+    uint64_t kind;           /* enum noded_range_kind */
+};
 
 struct noded_request {
     uint32_t version; /* NODED_VERSION */
@@ -91,7 +104,7 @@ struct noded_request {
     uint32_t kind, kind2;
     uint64_t id, id2;
     uint32_t file, flags;
-    uint64_t size;    /* NODED_DISK_GROW: bytes, multiple of 4096 */
+    uint64_t size;    /* NODED_DISK_GROW, NODED_FILE_COMPARE: bytes, multiple of 4096 */
     uint64_t memory;  /* NODED_VM_START: bytes, multiple of 1 MiB, 32M to 1T */
     uint32_t vcpus;   /* 1 to 64 */
     uint32_t accel;   /* enum noded_accel */
@@ -138,6 +151,13 @@ struct noded_reply {
             uint64_t changed_bytes; /* of memory, against the base */
             uint64_t state_bytes;
         } capture;
+        struct {
+            uint64_t size_bytes;    /* of the file of (kind, id); the rest is about its bytes from `size` to `next` */
+            uint64_t held_bytes;    /* that take up room */
+            uint64_t changed_bytes; /* of those, that the other file does not hold at the same place, */
+            uint64_t emptied_bytes; /* and the holes where the other file has something */
+            uint64_t next;
+        } extents;
     };
     char sentence[256]; /* when error != 0: what was tried, on what, why, what to do */
 };

@@ -8,8 +8,8 @@ import struct
 TEMPLATE, SANDBOX, SNAPSHOT = 1, 2, 3
 DISK, RAM, STATE, KERNEL, INITRD, META = 1, 2, 3, 4, 5, 6
 (HELLO, OBJECT_CREATE, OBJECT_SNAPSHOT, OBJECT_SEAL, OBJECT_DELETE, OBJECT_LIST, FILE_OPEN, TEMPLATE_KERNEL, DISK_GROW, VM_START, VM_CAPTURE,
- VM_LOAD, VM_KILL, VM_PAUSE, VM_RESUME, VM_STATS, VM_LIST, CHANNEL_OPEN, POOL_STAT) = range(1, 20)
-READ_ONLY, WRITABLE, PROBE, INCOMING, OWN_DISK = 1, 2, 4, 8, 16
+ VM_LOAD, VM_KILL, VM_PAUSE, VM_RESUME, VM_STATS, VM_LIST, CHANNEL_OPEN, POOL_STAT, FILE_COMPARE) = range(1, 21)
+READ_ONLY, WRITABLE, PROBE, INCOMING, OWN_DISK, RANGES = 1, 2, 4, 8, 16, 32
 TCG, KVM = 1, 2
 REPLY, EVENT_VM, EVENT_RESYNC = 0, 1, 2
 GONE, CRASHED, PAUSED, RESUMED, IO_ERROR, GUEST_PANIC = 1, 2, 3, 4, 5, 6
@@ -51,6 +51,9 @@ class Reply:
 
     def pool(self):
         return dict(zip(("size_bytes", "free_bytes"), struct.unpack_from("=QQ", self.union)))
+
+    def extents(self):
+        return dict(zip(("size", "held", "changed", "emptied", "next"), struct.unpack_from("=QQQQQ", self.union)))
 
     def read(self):
         """All of the descriptor that came along."""
