@@ -205,6 +205,7 @@ void snapshot_forget(struct snapshot *sn)
     hmap_remove(&sn->space->snapshots, &sn->by_id);
     db_delete(sn->space->db, DB_SNAPSHOTS, sn->row.id, NULL);
     sn->gone = true;
+    sn->row.state = ARTIFACT_FAILED; /* for who still waits for it */
     wait_done_all(&sn->ready, 0, NULL);
     snapshot_unref(sn);
 }
@@ -317,6 +318,8 @@ void template_forget(struct template *t)
     template_unname(t);
     hmap_remove(&t->space->templates, &t->by_id);
     db_delete(t->space->db, DB_TEMPLATES, t->row.id, NULL);
+    t->row.state = ARTIFACT_FAILED; /* for who still waits for it */
+    wait_done_all(&t->ready, 0, NULL);
     template_unref(t);
 }
 

@@ -212,6 +212,32 @@ def next_state(poll, fd, what):
 
 
 @check(limit=120)
+def poll_tells_of_a_creation_that_fails():
+    """From a template whose own copy is given up; the watcher waits in poll(2) from before until after, or asks again later."""
+    templates = p9().walk("templates")
+    for waits in (True, False, True):
+        name, box = fresh_name(), Box(wait=False)
+        defer(remove, "templates", name)
+        templates.mkdir(name)
+        held = templates.walk(name, "#copy").open(ninep.O_WRONLY)
+        write(read("templates", name, "head"), "sandboxes", box.name, "head", flags=os.O_NONBLOCK)
+        fd = os.open(path("sandboxes", box.name, "state"), os.O_RDONLY)
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        eq("creating", next_state(poll, fd, "its being unread"))
+        eq([], poll.poll(300), "nothing while it waits for the template")
+        giving_up = threading.Timer(0.3 if waits else 0, held.clunk)
+        giving_up.start()
+        if not waits:
+            box.wait_state("failed", 30)
+        eq("failed", next_state(poll, fd, "creating -> failed"))
+        eq([], poll.poll(0), "nothing more once it was read")
+        giving_up.join()
+        os.close(fd)
+        box.remove()
+
+
+@check(limit=120)
 def poll_tells_of_a_machine_that_dies():
     box = Box()
     fd = os.open(path("sandboxes", box.name, "state"), os.O_RDONLY)
