@@ -76,15 +76,24 @@ libvirt_answers() {
 	virsh -q -c qemu:///system version >/dev/null 2>&1
 }
 
+# start_daemon NAME
+start_daemon() {
+	local pid=/run/$1.pid
+	if ! [ -s "$pid" ] || [ "$(cat "/proc/$(cat "$pid")/comm" 2>/dev/null)" != "$1" ]; then
+		"$1" -d -p "$pid"
+	fi
+}
+
 start_libvirt() {
 	if libvirt_answers; then
 		note "was running"
 	elif has_systemd; then
 		systemctl enable --now virtlogd.socket libvirtd.service
 	else
-		pgrep -x virtlogd >/dev/null || virtlogd -d
-		pgrep -x libvirtd >/dev/null || libvirtd -d
-		pgrep -x 'virtlogd|libvirtd' >"$LIBVIRT_STARTED"
+		# One that runs already, and only hangs, holds the lock on its pid file. Not by name: containers may have their own.
+		start_daemon virtlogd
+		start_daemon libvirtd
+		printf "%s\n" "$(cat /run/virtlogd.pid)" "$(cat /run/libvirtd.pid)" >"$LIBVIRT_STARTED"
 		note "started"
 	fi
 	wait_until 30 "libvirtd" libvirt_answers
