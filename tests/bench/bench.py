@@ -13,51 +13,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import p9  # noqa: E402
 from guest_vm import Vm  # noqa: E402
 
-SPACE, RUN = os.environ["SPACE"], os.environ["RUN"]
-MIB = 1 << 20
-BULK = 64 * MIB
-rows = []
+import instant
+from measure import BULK, MIB, RUN, SPACE, job, note, ratio, read, rows, timed, write
 
-
-def note(name, samples, unit, scale=1.0, **extra):
-    """Median and 90th percentile of `samples` (seconds, or rates)."""
-    s = sorted(x * scale for x in samples)
-    row = {"name": name, "unit": unit, "n": len(s), "p50": s[len(s) // 2], "p90": s[min(len(s) - 1, int(len(s) * 0.9))], **extra}
-    rows.append(row)
-    print(f"  {name:<58} {row['p50']:>10.1f} {row['p90']:>10.1f} {unit:<6} n={row['n']}", flush=True)
-    return row["p50"]
-
-
-def timed(fn, n):
-    out = []
-    for i in range(n):
-        begin = time.perf_counter()
-        fn(i)
-        out.append(time.perf_counter() - begin)
-    return out
-
-
-def read(path):
-    with open(f"{SPACE}/{path}", "rb", buffering=0) as f:
-        return f.read()
-
-
-def write(path, data):
-    with open(f"{SPACE}/{path}", "wb", buffering=0) as f:
-        f.write(data)
-
-
-def job(box, name, command):
-    os.mkdir(f"{SPACE}/proc/{box}/{name}")
-    write(f"proc/{box}/{name}/cmd", command.encode())
-    status = read(f"proc/{box}/{name}/wait").decode().strip()
-    os.rmdir(f"{SPACE}/proc/{box}/{name}")
-    assert status == "exit 0", status
-
-
-def create_and_run(i):
-    os.mkdir(f"{SPACE}/sandboxes/cold{i}")
-    job(f"cold{i}", "j", "true")
 
 
 @contextlib.contextmanager
@@ -86,8 +44,7 @@ def control_files():
     ours = note("cat sandboxes/b/state (look up, open, read, close)", timed(lambda _: cat(f"{SPACE}/sandboxes/b/state"), 2000), "us", 1e6)
     with hello_fs() as name:
         base = note("the same in the simplest FUSE file system", timed(lambda _: cat(name), 2000), "us", 1e6)
-    rows.append({"name": "ratio cat/simplest", "value": ours / base})
-    print(f"  {'cat / simplest':<58} {ours / base:>10.2f}")
+    ratio("cat / simplest", ours / base)
     handle = os.open(f"{SPACE}/sandboxes/b/state", os.O_RDONLY)
     note("read of an open control file", timed(lambda _: os.pread(handle, 64, 0), 2000), "us", 1e6)
     os.close(handle)
@@ -195,9 +152,15 @@ def small(i):
 
 
 def cold():
-    note("cold create to first command's exit status", timed(create_and_run, 5), "ms", 1e3)
-    for i in range(5):
-        os.rmdir(f"{SPACE}/sandboxes/cold{i}")
+    def boot(_):
+        write("sandboxes/b/state", b"start")
+        job("b", "j", "true")
+
+    times = []
+    for _ in range(5):
+        write("sandboxes/b/state", b"kill")
+        times += timed(boot, 1)
+    note("cold boot (start) to first command's exit status", times, "ms", 1e3)
 
 
 def commands():
@@ -220,7 +183,7 @@ def root():
     files()
 
 
-SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold}
+SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold, "create": instant.creating, "fork": instant.forking}
 
 
 def main():

@@ -5,14 +5,16 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import threading
 import time
 
-from bench import RUN, SPACE, job, note, read, timed, write
+from guest_vm import CMDLINE, Vm
+from measure import MIB, RUN, SPACE, job, note, ratio, read, timed, write
 
-POOL = os.environ["POOL"]
-MIB = 1 << 20
+POOL = os.path.join(os.path.dirname(RUN), "pool")
+GUEST = os.path.join(os.path.dirname(RUN), "guest")
 
 
 class Events:
@@ -96,13 +98,61 @@ class Container:
 
 # --- (c) libvirt ---
 
+DOMAIN = """<domain type='qemu'><name>{name}</name><memory unit='MiB'>128</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type><kernel>{guest}/vmlinuz</kernel><initrd>{guest}/initrd</initrd><cmdline>{cmdline} root=/dev/vda</cmdline></os>
+<features><acpi/><apic/></features><cpu mode='custom' match='exact' check='none'><model fallback='forbid'>Nehalem</model></cpu>
+<on_poweroff>destroy</on_poweroff><on_reboot>destroy</on_reboot><on_crash>destroy</on_crash><devices>
+<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{disk}'/><target dev='vda' bus='virtio'/></disk>
+<channel type='unix'><source mode='bind' path='{port}'/><target type='virtio' name='space.0'/></channel>
+<controller type='usb' model='none'/><memballoon model='none'/></devices><seclabel type='none'/></domain>"""
+
+
+def virsh(*args):
+    subprocess.run(["virsh", "-q", "-c", "qemu:///system", *args], check=True, stdout=subprocess.DEVNULL)
+
+
+def hello(port):
+    """Until the agent echoes."""
+    while True:
+        s = socket.socket(socket.AF_UNIX)
+        try:
+            s.connect(port)
+            Vm.hello(s, 60)
+            return
+        except (FileNotFoundError, ConnectionError):
+            time.sleep(0.005)
+        finally:
+            s.close()
+
 
 def libvirt_baseline():
-    """The same guest, started cold by libvirt until QEMU runs, and restored from virsh save."""
-    name = next(line for line in subprocess.run(["virsh", "-c", "qemu:///system", "list", "--name"], check=True, capture_output=True, text=True).stdout.split()
-                if line.startswith(PREFIX))
-    xml = subprocess.run(["virsh", "-c", "qemu:///system", "dumpxml", name], check=True, capture_output=True, text=True).stdout
-    return name, xml
+    """The same guest without us: a cold start, and virsh restore of what virsh save wrote; each until the agent answers."""
+    where = os.path.join(os.environ["TESTTMP"], "libvirt")
+    os.makedirs(where)
+    os.chmod(where, 0o777)
+    name, port, saved = f"bench-{os.getpid()}", f"{where}/port", f"{where}/saved"
+    template = next(t for t in os.listdir(f"{POOL}/templates") if not os.path.exists(f"{POOL}/templates/{t}/ram.raw"))
+    subprocess.run(["cp", "--reflink=auto", "--sparse=always", f"{POOL}/templates/{template}/disk.raw", f"{POOL}/bench-disk"], check=True)
+    os.chmod(f"{POOL}/bench-disk", 0o666)
+    with open(f"{where}/domain.xml", "w", encoding="ascii") as f:
+        f.write(DOMAIN.format(name=name, guest=GUEST, cmdline=CMDLINE, disk=f"{POOL}/bench-disk", port=port))
+
+    def start(*command):
+        begin = time.perf_counter()
+        virsh(*command)
+        hello(port)
+        return time.perf_counter() - begin
+
+    try:
+        note("libvirt: cold start of the guest, to its agent", [start("create", f"{where}/domain.xml")], "ms", 1e3)
+        times = []
+        for _ in range(3):
+            virsh("save", name, saved)
+            times.append(start("restore", saved))
+        note("libvirt: virsh restore of the guest, to its agent", times, "ms", 1e3)
+    finally:
+        subprocess.run(["virsh", "-q", "-c", "qemu:///system", "destroy", name], check=False, capture_output=True)
+        os.unlink(f"{POOL}/bench-disk")
 
 
 # --- sandboxes ---
@@ -119,33 +169,30 @@ def remove(names):
 
 
 def create(container, n=20):
-    events = Events()
-    times = []
+    events, times = Events(), []
     for i in range(n):
-        times += timed(create_and_run, 1) if i == 0 else timed(lambda _: create_and_run(i), 1)
+        times += timed(lambda _: create_and_run(i), 1)
         remove([f"n{i}"])
         time.sleep(1)
     loads = events.drain("load")
     events.close()
     ready = sum(e["machine"] == "ready" for e in loads)
-    one = note("mkdir to the first command's exit status, 1 a second", times, "ms", 1e3, ready=ready, loads=len(loads))
+    ours = note("mkdir to the first command's exit status, 1 a second", times, "ms", 1e3, ready=ready, loads=len(loads))
     bare = note("container: snapshot, crun run, end", timed(container.run, n), "ms", 1e3)
-    for e in loads[-1:]:
-        print(f"    of which: identity {e['identity_usec'] / 1e3:.1f} ms; {ready} of {len(loads)} were ready")
-    return {"create / container, p50": one / bare, "create / container, p90": sorted(times)[int(n * 0.9)] * 1e3 / bare}
+    print(f"    {ready} of {len(loads)} were ready; of the time {loads[-1]['identity_usec'] / 1e3:.1f} ms were for the identity")
+    ratio("create / container, p50", ours / bare)
+    ratio("create / container, p90", sorted(times)[int(n * 0.9)] * 1e3 / bare)
 
 
 def create_many(container, n=16):
-    results = []
-    for attempt in range(2):  # the first burst tells the pool what to expect
+    for _ in range(2):  # the first burst tells the pool what to expect
         settle()
-        times, _ = at_once(n, lambda i: create_and_run(i))
-        results = times
+        times, _ = at_once(n, create_and_run)
         remove(f"n{i}" for i in range(n))
     bare, _ = at_once(n, container.run)
-    note(f"{n} at once: mkdir to exit status", results, "ms", 1e3)
+    note(f"{n} at once: mkdir to exit status", times, "ms", 1e3)
     note(f"{n} containers at once", bare, "ms", 1e3)
-    return {f"{n} at once, p90 / containers' p90": sorted(results)[int(n * 0.9)] / sorted(bare)[int(n * 0.9)]}
+    ratio(f"{n} at once, p90 / containers' p90", sorted(times)[int(n * 0.9)] / sorted(bare)[int(n * 0.9)])
 
 
 def dirty(box, mib):
@@ -153,9 +200,6 @@ def dirty(box, mib):
 
 
 def live_fork(n=5):
-    ratios = {}
-    os.mkdir(f"{SPACE}/sandboxes/src")
-    job("src", "j", "true")
     for mib in (0, 10, 64):
         dirty("src", mib)
         pauses, firsts, changed = [], [], 0
@@ -174,8 +218,7 @@ def live_fork(n=5):
             remove([f"f{i}"])
         pause = note(f"live fork, {mib} MiB dirtied: the source stands still", pauses, "ms", 1e3, changed_mib=changed / MIB)
         first = note(f"live fork, {mib} MiB dirtied: to the child's first command", firsts, "ms", 1e3)
-        ratios[f"fork with {mib} MiB: first command / pause"] = first / pause
-    return ratios
+        ratio(f"fork with {mib} MiB: first command / pause", first / pause)
 
 
 def checkpoint_and_roll_back(n=5):
@@ -199,7 +242,7 @@ def checkpoint_and_roll_back(n=5):
     note("checkpoint: pause", pauses, "ms", 1e3)
     note("checkpoint: until it is durable", takes, "ms", 1e3)
     note("roll back to the first command (the present is kept first)", backs, "ms", 1e3)
-    return {"checkpoint: bytes stored / bytes of memory changed": used / captures[0]["changed_bytes"]}
+    ratio("checkpoint: bytes stored / bytes of memory changed", used / captures[0]["changed_bytes"])
 
 
 def stored(snapshot):
@@ -212,22 +255,21 @@ def stored(snapshot):
     return total
 
 
-def pss():
-    return {line.split()[1]: 0 for line in ()}
-
-
 def many_forks(n=32):
-    results = {}
     for count in (1, 8, n):
         settle()
-        times, total = at_once(count, lambda i: (os.mkdir(f"{SPACE}/sandboxes/m{i}"),
-                                                  write(f"sandboxes/m{i}/head", read("snapshots/src/c0/head")), job(f"m{i}", "j", "true")))
+
+        def fork(i):
+            os.mkdir(f"{SPACE}/sandboxes/m{i}")
+            write(f"sandboxes/m{i}/head", read("snapshots/src/c0/head"))
+            job(f"m{i}", "j", "true")
+
+        _, total = at_once(count, fork)
         note(f"{count} forks of one head at once: time for each", [total / count], "ms", 1e3)
         if count == n:
             sizes = [int(dict(line.split() for line in read(f"sandboxes/m{i}/stats").decode().splitlines())["memory_bytes"]) for i in range(n)]
             note("memory (Pss) of each of them", sizes, "MiB", 1 / MIB)
         remove(f"m{i}" for i in range(count))
-    return results
 
 
 def wake(n=10):
@@ -240,25 +282,31 @@ def wake(n=10):
     note("wake: a job in a paused sandbox, to its exit status", times, "ms", 1e3)
 
 
-def run():
-    """All of it; the ratios that the bars are about."""
-    ratios = {}
-    template = "tiny"
+def prepared():
+    """Waits for the template's head, and for the pool."""
     end = time.monotonic() + 120
-    while not read(f"templates/{template}/prepared") and time.monotonic() < end:
+    while not read("templates/tiny/prepared") and time.monotonic() < end:
         time.sleep(0.2)
+    settle()
+
+
+def creating():
+    prepared()
     container = Container()
     try:
-        settle()
-        ratios |= create(container)
-        ratios |= create_many(container)
+        create(container)
+        create_many(container)
     finally:
         container.close()
-    ratios |= live_fork()
-    ratios |= checkpoint_and_roll_back()
+    libvirt_baseline()
+
+
+def forking():
+    prepared()
+    os.mkdir(f"{SPACE}/sandboxes/src")
+    job("src", "j", "true")
+    live_fork()
+    checkpoint_and_roll_back()
     wake()
-    ratios |= many_forks()
+    many_forks()
     remove(["src"])
-    for name, value in ratios.items():
-        print(f"  {name:<58} {value:>10.2f}")
-    return ratios
