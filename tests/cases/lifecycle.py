@@ -267,15 +267,15 @@ def rmdir_from_every_state():
 
 @check
 def rmdir_leaves_no_disk_behind():
-    pool = os.path.join(config()["pool"], "sandboxes")
-    before = set(os.listdir(pool))
     box = Box()
-    made = set(os.listdir(pool)) - before
-    eq(1, len(made), f"disks of one sandbox {made}")
+    with contextlib.closing(database()) as db:
+        (disk,) = db.execute("SELECT object FROM sandboxes WHERE id = ?", (int(box.get("id"), 16),)).fetchone()
+    disk = os.path.join(config()["pool"], "sandboxes", f"{disk:012x}")
+    eq(True, os.path.exists(f"{disk}/disk.raw"), "its disk")
     with Events() as events:
         box.remove()
         events.next(30, kind="destroyed", name=box.name)
-    eq(set(), set(os.listdir(pool)) & made, "disks left")
+    eq(False, os.path.exists(disk), "its disk after rmdir")
 
 
 @check
