@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/snapshot/browser.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -206,6 +207,7 @@ void snapshot_forget(struct snapshot *sn)
     db_delete(sn->space->db, DB_SNAPSHOTS, sn->row.id, NULL);
     sn->gone = true;
     sn->row.state = ARTIFACT_FAILED; /* for who still waits for it */
+    browser_close(sn->browser);
     wait_done_all(&sn->ready, 0, NULL);
     snapshot_unref(sn);
 }

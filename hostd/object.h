@@ -18,6 +18,7 @@
 struct guest;
 struct op;
 struct job;
+struct browser;
 
 /* Of templates and snapshots. Stored: never renumber. */
 enum artifact_state { ARTIFACT_EMPTY = 1, ARTIFACT_CREATING = 2, ARTIFACT_READY = 3, ARTIFACT_FAILED = 4 };
@@ -43,7 +44,9 @@ struct snapshot {
     struct space *space;
     struct snapshot_row row;
     bool gone;
-    unsigned readers;       /* open images */
+    unsigned readers;       /* open images, and the browser */
+    struct browser *browser; /* of its files, snapshot/browser.c; */
+    uint64_t browser_ended;  /* uv_now when one last ended by itself */
     bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
     struct wait_list ready; /* waiting for it to leave `creating` */
 };

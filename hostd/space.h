@@ -22,6 +22,7 @@ struct prepared;
 struct wish;
 struct frozen_job;
 struct doomed;
+struct browser;
 
 struct space {
     uv_loop_t *loop;
@@ -52,6 +53,8 @@ struct space {
     struct wish *wishes;
     int64_t schedule_base;     /* of the snapshot scheduler's clock, with the number of its captures under way */
     uint32_t scheduled;
+    struct browser *browsers;  /* snapshots whose files are being read: snapshot/browser.c */
+    unsigned browser_count;
     struct doomed *doomed;     /* objects to be deleted */
     uint32_t doomed_count;
     struct {

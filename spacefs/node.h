@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 
 struct copy;
@@ -21,8 +22,8 @@ enum node_kind {
     NODE_TREE,      /* /space/sandboxes and the other directories and files directly in it */
     NODE_OBJECT,    /* a directory that has an id: sandboxes/A root/A proc/A templates/T snapshots/A */
     NODE_SNAPSHOT,  /* snapshots/A/S: has an id too */
-    NODE_CONTROL,   /* everything else outside of root/ */
-    NODE_GUEST,     /* below root/A: the guest's files */
+    NODE_CONTROL,   /* everything else outside of those */
+    NODE_GUEST,     /* below root/A or snapshots/A/S/files: the guest's files */
     NODE_SWALLOWED, /* a file that a copying program made in a new object and that exists here only (gesture.c) */
 };
 
@@ -58,16 +59,17 @@ static inline bool node_is_control(const struct node *n)
     return n->kind != NODE_GUEST;
 }
 
-/* True below root/NAME. */
+/* True below root/NAME and below files/ of a snapshot. */
 static inline bool node_is_guest(const struct node *n)
 {
     return n->kind == NODE_GUEST;
 }
 
-/* True for directories whose children are the guest's files. */
+/* True for directories whose children are the guest's files, or were when a snapshot was taken. */
 static inline bool node_holds_guest(const struct node *n)
 {
-    return n->kind == NODE_GUEST || (n->kind == NODE_OBJECT && n->tree == TREE_ROOT);
+    return n->kind == NODE_GUEST || (n->kind == NODE_OBJECT && n->tree == TREE_ROOT) ||
+           (n->kind == NODE_CONTROL && n->parent->kind == NODE_SNAPSHOT && !strcmp(n->name, "files"));
 }
 
 /* Makes the root node (FUSE's number 1), which is never freed before node_finish. */

@@ -42,7 +42,8 @@ install_programs() {
 	else
 		mkdir -p "$BIN"
 		install -C -m 0755 "$BUILD"/ctl/spacectl "$BUILD"/hostd/space-hostd "$BUILD"/hostd/noded/space-noded \
-			"$BUILD"/hostd/noded/space-qemu-ram.so "$BUILD"/spacefs/spacefs "$BIN"
+			"$BUILD"/hostd/noded/space-qemu-ram.so "$BUILD"/spacefs/spacefs \
+			"$BUILD"/hostd/browse/space-browse "$BUILD"/hostd/browse/space-browsed "$BIN"
 		note "in $BIN"
 	fi
 }

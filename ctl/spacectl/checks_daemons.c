@@ -61,6 +61,11 @@ void check_noded(const struct doctor *d, struct finding *f)
     check_socket(d, "noded", SOCK_SEQPACKET, "root", f);
 }
 
+void check_browsed(const struct doctor *d, struct finding *f)
+{
+    check_socket(d, "browsed", SOCK_STREAM, d->config.user, f);
+}
+
 void check_hostd(const struct doctor *d, struct finding *f)
 {
     check_socket(d, "hostd", SOCK_STREAM, d->config.user, f);

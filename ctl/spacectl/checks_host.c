@@ -201,6 +201,7 @@ const struct check checks[] = {
     {"guest", check_guest},
     {"fuse", check_fuse},
     {"space-noded", check_noded},
+    {"space-browsed", check_browsed},
     {"space-hostd", check_hostd},
     {"mount", check_mount},
     {"template", check_template},

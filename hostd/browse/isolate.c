@@ -3,26 +3,18 @@
 // libseccomp.
 #include "hostd/browse/isolate.h"
 
-#include "base/cleanup.h"
-#include "base/log.h"
+#include "isolate/isolate.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/landlock.h>
 #include <seccomp.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define READS (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
-#define EVERYTHING                                                                                 \
-    ((LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1) /* that the first version of Landlock knows */
 
 #ifdef __SANITIZE_ADDRESS__
 /* The sanitizers' own calls would kill the process; and their shadow takes terabytes of addresses.
@@ -44,52 +36,12 @@ static int drop_privileges(struct err *e)
 {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[2];
-    const struct rlimit no = {0, 0};
     memset(none, 0, sizeof none);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_capset, &head, none) < 0 ||
-        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ||
-        setrlimit(RLIMIT_CORE, &no) < 0)
-        return err_sys(e, "give up privileges");
-    return 0;
-}
-
-/* ---- Landlock ---- */
-
-static int allow(int rules, const char *path, uint64_t access)
-{
-    AUTO_CLOSE int fd = open(path, O_PATH | O_CLOEXEC);
-    struct landlock_path_beneath_attr below = {.allowed_access = access, .parent_fd = fd};
-    if (fd < 0)
-        return errno == ENOENT ? 0 : -errno;
-    return syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0 ? -errno
-                                                                                            : 0;
-}
-
-/* Reading and executing below these paths is all that is left. */
-static int confine_files(const char *const *paths, struct err *e)
-{
-    const struct landlock_ruleset_attr all = {.handled_access_fs = EVERYTHING};
-    AUTO_CLOSE int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
-    if (rules < 0 && (errno == ENOSYS || errno == EOPNOTSUPP))
-        return 0; /* seccomp remains, which lets a browser open nothing */
-    if (rules < 0)
-        return err_sys(e, "make a Landlock ruleset");
-    for (; *paths; paths++)
-        if (allow(rules, *paths, READS | LANDLOCK_ACCESS_FS_EXECUTE) < 0)
-            return err_sys(e, "confine access to %s", *paths);
-    return syscall(SYS_landlock_restrict_self, rules, 0) < 0
-               ? err_sys(e, "enter the Landlock ruleset")
-               : 0;
-}
-
-/* ---- system calls ---- */
-
-static int load(scmp_filter_ctx ctx, int rc, struct err *e)
-{
-    if (rc == 0)
-        rc = seccomp_load(ctx);
-    seccomp_release(ctx);
-    return rc < 0 ? err_set(e, -rc, "load the system call filter: %s", strerror(-rc)) : 0;
+    int rc = isolate_privileges(e);
+    if (rc == 0 && (syscall(SYS_capset, &head, none) < 0 ||
+                    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0))
+        rc = err_sys(e, "give up capabilities");
+    return rc;
 }
 
 static int browser_calls(int image, int connection, struct err *e)
@@ -121,11 +73,28 @@ static int browser_calls(int image, int connection, struct err *e)
     if (rc == 0)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(mprotect), 1,
                               SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
-    return load(ctx, rc, e);
+    if (rc == 0)
+        rc = seccomp_load(ctx);
+    seccomp_release(ctx);
+    return rc < 0 ? err_set(e, -rc, "load the system call filter: %s", strerror(-rc)) : 0;
 }
 
-static int daemon_calls(struct err *e)
+int isolate_browser(int image, int connection, struct err *e)
 {
+    const struct rlimit memory = {ISOLATE_MEMORY, ISOLATE_MEMORY};
+    int rc = drop_privileges(e);
+    if (rc == 0 && LIMITED && setrlimit(RLIMIT_AS, &memory) < 0)
+        rc = err_sys(e, "limit the memory");
+    if (rc == 0)
+        rc = isolate_files(NULL, 0, "space-browse", e);
+    return rc == 0 ? browser_calls(image, connection, e) : rc;
+}
+
+int isolate_daemon(const char *folder, struct err *e)
+{
+    const uint64_t use = ISOLATE_READS | LANDLOCK_ACCESS_FS_EXECUTE;
+    const struct isolate_path paths[] = {
+        {folder, use}, {"/usr", use}, {"/lib", use}, {"/lib64", use}, {"/etc", ISOLATE_READS}};
     static const int denied[] = {SCMP_SYS(socket),
                                  SCMP_SYS(connect),
                                  SCMP_SYS(ptrace),
@@ -148,34 +117,8 @@ static int daemon_calls(struct err *e)
                                  SCMP_SYS(perf_event_open),
                                  SCMP_SYS(io_uring_setup),
                                  SCMP_SYS(open_by_handle_at)};
-    scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
-    int rc = ctx ? 0 : -ENOMEM;
-    for (size_t i = 0; rc == 0 && i < sizeof denied / sizeof *denied; i++)
-        rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), denied[i], 0);
-    return load(ctx, rc, e);
-}
-
-/* ---- */
-
-int isolate_browser(int image, int connection, struct err *e)
-{
-    static const char *const nothing[] = {NULL};
-    const struct rlimit memory = {ISOLATE_MEMORY, ISOLATE_MEMORY};
-    int rc = drop_privileges(e);
-    if (rc == 0 &&
-        ((LIMITED && setrlimit(RLIMIT_AS, &memory) < 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0))
-        rc = err_sys(e, "set limits");
-    if (rc == 0)
-        rc = confine_files(nothing, e);
-    return rc == 0 ? browser_calls(image, connection, e) : rc;
-}
-
-int isolate_daemon(const char *folder, struct err *e)
-{
-    const char *const paths[] = {
-        folder, "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/ld.so.preload", NULL};
     int rc = drop_privileges(e);
     if (rc == 0)
-        rc = confine_files(paths, e);
-    return rc == 0 ? daemon_calls(e) : rc;
+        rc = isolate_files(paths, sizeof paths / sizeof *paths, "space-browsed", e);
+    return rc == 0 ? isolate_deny_calls(denied, sizeof denied / sizeof *denied, e) : rc;
 }

@@ -49,7 +49,7 @@ void dir_readdir(struct p9_request *r)
     struct p9_msg m = {0};
     struct p9_dirent d;
     size_t pos = 0, start = 0;
-    if (f->node.kind == NODE_GUEST) {
+    if (node_is_served(&f->node)) {
         guest_fs_pass(r);
         return;
     }
@@ -150,7 +150,7 @@ static void mkdir_job(struct p9_request *r, struct tree_fid *f, const char *name
 void dir_mkdir(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
-    if (f->node.kind == NODE_GUEST) {
+    if (node_is_served(&f->node)) {
         guest_fs_pass(r);
         return;
     }
@@ -197,7 +197,7 @@ void dir_unlinkat(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
     struct node n;
-    if (f->node.kind == NODE_GUEST) {
+    if (node_is_served(&f->node)) {
         guest_fs_pass(r);
         return;
     }
@@ -236,11 +236,11 @@ void dir_renameat(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid), *to = fid_of(r->dirfid);
     struct node n;
-    if (f->node.kind == NODE_GUEST && to->node.kind == NODE_GUEST) {
+    if (node_is_served(&f->node) && node_is_served(&to->node)) {
         guest_fs_two(r);
         return;
     }
-    if (f->node.kind == NODE_GUEST || to->node.kind == NODE_GUEST || f->node.kind != to->node.kind) {
+    if (node_is_served(&f->node) || node_is_served(&to->node) || f->node.kind != to->node.kind) {
         p9_fail(r, EXDEV);
         return;
     }
@@ -260,7 +260,7 @@ void dir_renameat(struct p9_request *r)
 void dir_rename(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid), *to = fid_of(r->dirfid);
-    if (f->node.kind == NODE_GUEST && to->node.kind == NODE_GUEST)
+    if (node_is_served(&f->node) && node_is_served(&to->node))
         guest_fs_two(r);
     else if (f->node.kind == NODE_SANDBOX && to->node.kind == NODE_SANDBOXES)
         rename_sandbox(r, f, f->node.sandbox, r->t->Trename.name);

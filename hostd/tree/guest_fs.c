@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// root/NAME and below: requests passed on to the guest's own file server, and its answers, which are hostile input, checked and translated.
+// root/NAME, snapshots/NAME/SNAP/files and below: requests passed on to who serves these files, and its answers, which are hostile input, checked and
+// translated.
 //
-// Theory of operation. A fid here owns a fid in the guest's files session; root/NAME itself stands for the session's root, whichever session that is, so it
-// survives stops, loads and renewals, while fids below are void with their session (ESTALE; the kernel then looks the path up again). Every request first passes the
-// gate: the sandbox must run (or is resumed). A flushed request is answered at once, whatever the guest does. What comes back is taken apart and built
-// anew: qids are hashed with the sandbox's id, names that no directory can hold are dropped, symlink targets are rewritten so that they cannot lead
-// out of root/NAME.
+// Theory of operation. Files are served by a session with the guest of a sandbox, or with the browser of a snapshot. A fid here owns a fid in that session;
+// root/NAME and files themselves stand for the session's root, whichever session that is, so they survive stops, loads and renewals, while fids below are void
+// with their session (ESTALE; the kernel then looks the path up again). Every request first passes the gate: the sandbox must run (or is resumed), the snapshot
+// be ready and its browser started. A flushed request is answered at once, whatever the other side does. What comes back is taken apart and built
+// anew: qids are hashed with the object's id, names that no directory can hold are dropped, symlink targets are rewritten so that they cannot lead
+// out of that root.
 #include "hostd/guest/guest.h"
+#include "hostd/snapshot/browser.h"
 #include "hostd/tree/symlink.h"
 #include "hostd/tree/tree.h"
 
@@ -16,18 +19,50 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A request that waits for an answer of the guest. The request may go first. */
+/* ---- who serves ---- */
+
+struct files {
+    struct p9_client *client;
+    uint32_t root;
+    uint64_t serial;
+};
+
+/* The session behind a node, also one that is being renewed; false when there is none. */
+static bool files_of(const struct node *n, struct files *out)
+{
+    struct guest *g = n->kind == NODE_GUEST ? n->sandbox->guest : NULL;
+    if (g)
+        *out = (struct files){guest_client(g, GUEST_FILES), guest_root(g, GUEST_FILES), guest_serial(g)};
+    else if (n->kind == NODE_FILES && browser_ready(n->snapshot))
+        *out = (struct files){browser_client(n->snapshot->browser), browser_root(n->snapshot->browser), browser_serial(n->snapshot->browser)};
+    else
+        return false;
+    return true;
+}
+
+static bool same_files(const struct node *a, const struct node *b)
+{
+    return a->kind == b->kind && a->sandbox == b->sandbox && a->snapshot == b->snapshot;
+}
+
+/* Of renames that change depths; a snapshot has none. */
+static uint32_t epoch_of(const struct node *n)
+{
+    return n->kind == NODE_GUEST ? n->sandbox->rename_epoch : 0;
+}
+
+/* A request that waits for an answer of the other side. The request may go first. */
 struct forward {
     struct p9_request *r; /* NULL once flushed */
     struct p9_call *call;
     void (*done)(struct forward *fw, const struct p9_msg *reply); /* success only; answers r */
-    struct sandbox *sandbox;
-    struct guest *guest;
+    struct node node; /* whose files; references of its own */
+    struct p9_client *client;
     uint64_t serial;
     uint32_t generation;
-    /* walk, xattrwalk, lopen and lcreate of the root: the guest fid being made */
+    /* walk, xattrwalk, lopen and lcreate of the root: the fid being made */
     uint32_t newfid, depth;
-    uint16_t names;         /* asked of the guest */
+    uint16_t names;         /* asked of it */
     struct p9_qids before;  /* of the control directories walked first */
     bool kept;              /* newfid belongs to a tree fid now */
     uint32_t clunked;       /* a fid that this call gives back */
@@ -38,38 +73,66 @@ struct forward {
 struct gate_pending {
     struct waiter w;
     struct p9_request *r;
-    struct sandbox *sandbox;
+    struct node node;
     void (*then)(struct p9_request *r);
 };
 
 static void gate_cancel(struct p9_request *r);
 static void gate_done(struct waiter *w, int rc, const struct err *e);
 
-static struct gate_pending *gate_wait(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
+static struct gate_pending *gate_wait(struct p9_request *r, const struct node *n, void (*then)(struct p9_request *r))
 {
     struct gate_pending *g = calloc(1, sizeof *g);
     if (!g)
         abort();
-    *g = (struct gate_pending){.w.done = gate_done, .r = r, .sandbox = sandbox_ref(sb), .then = then};
+    *g = (struct gate_pending){.w.done = gate_done, .r = r, .then = then};
+    node_copy(&g->node, n);
     r->aux = g;
     r->cancel = gate_cancel;
     fid_of(r->fid)->caller->waiting++;
     return g;
 }
 
-/* A session that is being renewed is waited for: its end was not this request's. */
-static void gate_open(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
+static void gate_refuse(struct gate_pending *g, int code, const char *sentence)
 {
-    if (sb->guest && guest_ready(sb->guest, GUEST_FILES)) {
+    struct err e = {0};
+    gate_done(&g->w, err_set(&e, code, "%s", sentence), &e);
+}
+
+/* A session that is being renewed is waited for: its end was not this request's. */
+static void gate_open_guest(struct p9_request *r, const struct node *n, void (*then)(struct p9_request *r))
+{
+    struct guest *guest = n->sandbox->guest;
+    if (guest && guest_ready(guest, GUEST_FILES)) {
         then(r);
         return;
     }
-    struct gate_pending *g = gate_wait(r, sb, then);
-    if (!sb->guest || !guest_await_files(sb->guest, &g->w)) {
-        struct err e = {0};
-        err_set(&e, EIO, "the guest does not answer");
-        gate_done(&g->w, -EIO, &e);
+    struct gate_pending *g = gate_wait(r, n, then);
+    if (!guest || !guest_await_files(guest, &g->w))
+        gate_refuse(g, EIO, "the guest does not answer");
+}
+
+static void gate_open_snapshot(struct p9_request *r, const struct node *n, void (*then)(struct p9_request *r))
+{
+    struct snapshot *sn = n->snapshot;
+    if (browser_ready(sn)) {
+        then(r);
+        return;
     }
+    struct gate_pending *g = gate_wait(r, n, then);
+    if (sn->gone)
+        gate_refuse(g, ESTALE, "this snapshot is gone");
+    else if (sn->row.state == ARTIFACT_CREATING)
+        wait_add(&sn->ready, &g->w);
+    else if (sn->row.state != ARTIFACT_READY)
+        gate_refuse(g, EIO, sn->row.error[0] ? sn->row.error : "this snapshot has no image");
+    else
+        browser_start(sn, &g->w);
+}
+
+static void gate_open(struct p9_request *r, const struct node *n, void (*then)(struct p9_request *r))
+{
+    (n->kind == NODE_FILES ? gate_open_snapshot : gate_open_guest)(r, n, then);
 }
 
 static void gate_done(struct waiter *w, int rc, const struct err *e)
@@ -82,8 +145,8 @@ static void gate_done(struct waiter *w, int rc, const struct err *e)
     if (rc < 0)
         fail(g.r, fid_of(g.r->fid), rc, e);
     else
-        gate_open(g.r, g.sandbox, g.then);
-    sandbox_unref(g.sandbox);
+        gate_open(g.r, &g.node, g.then);
+    node_clear(&g.node);
 }
 
 static void gate_cancel(struct p9_request *r)
@@ -91,7 +154,7 @@ static void gate_cancel(struct p9_request *r)
     struct gate_pending *g = r->aux;
     wait_remove(&g->w);
     fid_of(r->fid)->caller->waiting--;
-    sandbox_unref(g->sandbox);
+    node_clear(&g->node);
     free(g);
     p9_fail(r, EINTR);
 }
@@ -99,17 +162,29 @@ static void gate_cancel(struct p9_request *r)
 void guest_gate(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r))
 {
     struct tree_fid *f = fid_of(r->fid);
+    const struct node n = {.kind = NODE_GUEST, .sandbox = sb};
     if (!caller_may_read(f->caller, sb->row.owner, sb->row.gid, sb->row.mode)) { /* its mode or group changed since the walk */
         fail_errno(r, f, EACCES, "this sandbox is not yours to use any more");
         return;
     }
     if (sandbox_state(sb) == SANDBOX_RUNNING && sb->guest && sb->row.touched) {
-        gate_open(r, sb, then);
+        gate_open(r, &n, then);
         return;
     }
-    struct gate_pending *g = gate_wait(r, sb, then);
+    struct gate_pending *g = gate_wait(r, &n, then);
     /* a crawl by root over everyone's sandboxes wakes nothing */
     sandbox_touch(sb, f->caller->uid != 0 || sb->row.owner == 0, &g->w);
+}
+
+static void gate(struct p9_request *r, const struct node *n, void (*then)(struct p9_request *r))
+{
+    struct tree_fid *f = fid_of(r->fid);
+    if (n->kind == NODE_GUEST)
+        guest_gate(r, n->sandbox, then);
+    else if (!node_visible(n, f->caller))
+        fail_errno(r, f, EACCES, "this snapshot is not yours to use any more");
+    else
+        gate_open(r, n, then);
 }
 
 /* ---- forwarding ---- */
@@ -138,60 +213,67 @@ static void forward_done(void *user, int err, const struct p9_msg *reply)
         else
             fw->done(fw, reply);
     }
-    if (fw->newfid && !fw->kept && fw->sandbox->guest && guest_serial(fw->sandbox->guest) == fw->serial)
-        p9_client_clunk(guest_client(fw->sandbox->guest, GUEST_FILES), fw->generation, fw->newfid); /* a clunk of what was not made does no harm */
-    if (fw->clunked && fw->sandbox->guest && guest_serial(fw->sandbox->guest) == fw->serial)
-        p9_client_fid_free(guest_client(fw->sandbox->guest, GUEST_FILES), fw->clunked);
-    sandbox_unref(fw->sandbox);
+    struct files now;
+    bool same = files_of(&fw->node, &now) && now.serial == fw->serial;
+    if (fw->newfid && !fw->kept && same)
+        p9_client_clunk(now.client, fw->generation, fw->newfid); /* a clunk of what was not made does no harm */
+    if (fw->clunked && same)
+        p9_client_fid_free(now.client, fw->clunked);
+    node_clear(&fw->node);
     free(fw);
 }
 
-static struct forward *forward_new(struct p9_request *r, struct sandbox *sb, void (*done)(struct forward *, const struct p9_msg *))
+/* The session is there: the gate was passed. */
+static struct forward *forward_new(struct p9_request *r, const struct node *n, void (*done)(struct forward *, const struct p9_msg *))
 {
+    struct files now;
     struct forward *fw = calloc(1, sizeof *fw);
-    if (!fw)
+    if (!fw || !files_of(n, &now))
         abort();
     fw->r = r;
     fw->done = done;
-    fw->sandbox = sandbox_ref(sb);
-    fw->guest = sb->guest;
-    fw->serial = guest_serial(sb->guest);
+    node_copy(&fw->node, n);
+    fw->client = now.client;
+    fw->serial = now.serial;
     return fw;
 }
 
 static void forward_send(struct forward *fw, struct p9_msg *m)
 {
-    struct p9_client *c = guest_client(fw->guest, GUEST_FILES);
     fw->r->aux = fw;
     fw->r->cancel = forward_cancel;
     fid_of(fw->r->fid)->caller->waiting++;
-    fw->generation = p9_client_generation(c);
-    fw->call = p9_client_call(c, m, forward_done, fw);
+    fw->generation = p9_client_generation(fw->client);
+    fw->call = p9_client_call(fw->client, m, forward_done, fw);
 }
 
-/* The guest's fid behind `f`, or 0 when its session is gone (the request was answered then). */
+/* The other side's fid behind `f`, or 0 when its session is gone (the request was answered then). */
 static uint32_t guest_fid(struct p9_request *r, struct tree_fid *f)
 {
-    struct guest *g = f->node.sandbox->guest;
-    if (f->guest.fid && f->guest.session == guest_serial(g) && f->guest.generation == p9_client_generation(guest_client(g, GUEST_FILES)))
+    struct files now;
+    bool there = files_of(&f->node, &now);
+    if (there && f->guest.fid && f->guest.session == now.serial && f->guest.generation == p9_client_generation(now.client))
         return f->guest.fid;
-    if (f->guest.root && !f->guest.fid)
-        return guest_root(g, GUEST_FILES);
+    if (there && f->guest.root && !f->guest.fid)
+        return now.root;
     p9_fail(r, f->guest.opened ? EIO : ESTALE);
     return 0;
 }
 
 void guest_fid_release(struct tree_fid *f)
 {
-    struct sandbox *sb = f->node.sandbox;
-    if (f->node.kind == NODE_GUEST && f->guest.fid && sb->guest && guest_serial(sb->guest) == f->guest.session)
-        p9_client_clunk(guest_client(sb->guest, GUEST_FILES), f->guest.generation, f->guest.fid);
+    struct files now;
+    if (!f->guest.fid || !files_of(&f->node, &now) || now.serial != f->guest.session)
+        return;
+    p9_client_clunk(now.client, f->guest.generation, f->guest.fid);
+    if (f->node.kind == NODE_FILES && f->guest.opened)
+        browser_hold(f->node.snapshot->browser, -1);
 }
 
-static struct p9_qid translate(const struct space *s, const struct sandbox *sb, struct p9_qid q)
+static struct p9_qid translate(const struct space *s, const struct node *n, struct p9_qid q)
 {
     q.type &= P9_QTDIR | P9_QTSYMLINK;
-    q.path = space_qid(s, NODE_GUEST, (uint64_t)sb->row.id, q.path, 0);
+    q.path = space_qid(s, n->kind, (uint64_t)(n->kind == NODE_FILES ? n->snapshot->row.id : n->sandbox->row.id), q.path, 0);
     return q;
 }
 
@@ -203,13 +285,13 @@ static void done_empty(struct forward *fw, const struct p9_msg *reply)
 
 static struct p9_qid qid_of(struct forward *fw, struct p9_qid q)
 {
-    return translate(space_of(fw->r), fw->sandbox, q);
+    return translate(space_of(fw->r), &fw->node, q);
 }
 
 /* ---- walk ---- */
 
-/* Where in the tree the guest's part of a walk begins. */
-static struct sandbox *resolve(struct p9_request *r, uint16_t *first, struct p9_qids *before)
+/* Where in the tree the other side's part of a walk begins; references pass. False when it does not lead there. */
+static bool resolve(struct p9_request *r, uint16_t *first, struct p9_qids *before, struct node *out)
 {
     struct tree_fid *f = fid_of(r->fid);
     const struct p9_names *names = &r->t->Twalk.names;
@@ -217,7 +299,7 @@ static struct sandbox *resolve(struct p9_request *r, uint16_t *first, struct p9_
     char name[P9_NAME_MAX + 1];
     node_copy(&at, &f->node);
     before->n = 0;
-    for (*first = 0; at.kind != NODE_GUEST && *first < names->n; (*first)++) {
+    for (*first = 0; !node_is_served(&at) && *first < names->n; (*first)++) {
         snprintf(name, sizeof name, "%.*s", (int)names->v[*first].len, names->v[*first].s);
         if (node_lookup(space_of(r), f->caller, &at, name, &next) < 0)
             break;
@@ -225,9 +307,11 @@ static struct sandbox *resolve(struct p9_request *r, uint16_t *first, struct p9_
         at = next;
         before->v[before->n++] = node_qid(space_of(r), &at);
     }
-    struct sandbox *sb = at.kind == NODE_GUEST ? sandbox_ref(at.sandbox) : NULL;
-    node_clear(&at);
-    return sb;
+    *out = at;
+    if (node_is_served(&at))
+        return true;
+    node_clear(out);
+    return false;
 }
 
 static void walked(struct forward *fw, const struct p9_msg *reply)
@@ -240,9 +324,9 @@ static void walked(struct forward *fw, const struct p9_msg *reply)
         m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(fw, got->v[i]);
     if (got->n == fw->names) {
         struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->serial, .depth = fw->depth,
-                              .epoch = fw->sandbox->rename_epoch};
+                              .epoch = epoch_of(&fw->node)};
         fw->kept = true;
-        tree_install_guest(r, fw->sandbox, &g);
+        tree_install_guest(r, &fw->node, &g);
     } else if (m.Rwalk.qids.n == 0) {
         p9_fail(r, ENOENT);
         return;
@@ -254,47 +338,54 @@ static void walk_go(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
     struct p9_msg m = {.type = P9_Twalk};
+    struct files now;
+    struct node n;
     uint16_t first;
     struct p9_qids before;
-    struct sandbox *sb = resolve(r, &first, &before);
-    if (!sb || !sb->guest) {
-        sandbox_unref(sb);
+    if (!resolve(r, &first, &before, &n) || !files_of(&n, &now)) {
+        node_clear(&n);
         p9_fail(r, ENOENT);
         return;
     }
-    uint32_t from = f->node.kind == NODE_GUEST ? guest_fid(r, f) : guest_root(sb->guest, GUEST_FILES);
+    uint32_t from = node_is_served(&f->node) ? guest_fid(r, f) : now.root;
     if (from) {
-        struct forward *fw = forward_new(r, sb, walked);
+        struct forward *fw = forward_new(r, &n, walked);
         fw->before = before;
         fw->names = m.Twalk.names.n = (uint16_t)(r->t->Twalk.names.n - first);
-        fw->depth = (f->node.kind == NODE_GUEST ? f->guest.depth : 0) + fw->names;
-        fw->newfid = p9_client_fid_alloc(guest_client(sb->guest, GUEST_FILES));
+        fw->depth = (node_is_served(&f->node) ? f->guest.depth : 0) + fw->names;
+        fw->newfid = p9_client_fid_alloc(now.client);
         for (uint16_t i = 0; i < fw->names; i++)
             m.Twalk.names.v[i] = r->t->Twalk.names.v[first + i];
         m.Twalk.fid = from;
         m.Twalk.newfid = fw->newfid;
         forward_send(fw, &m);
     }
-    sandbox_unref(sb);
+    node_clear(&n);
+}
+
+/* 0 or the errno that refuses it. */
+static int check_name(struct p9_str name)
+{
+    if (name.len > P9_NAME_MAX)
+        return ENAMETOOLONG;
+    return p9_str_eq(name, "..") || p9_str_eq(name, ".") || !name.len || memchr(name.s, '/', name.len) ? EINVAL : 0;
 }
 
 void guest_fs_walk(struct p9_request *r)
 {
     uint16_t first;
     struct p9_qids before;
-    struct sandbox *sb = resolve(r, &first, &before);
-    for (uint16_t i = first; sb && i < r->t->Twalk.names.n; i++)
-        if (p9_str_eq(r->t->Twalk.names.v[i], "..") || p9_str_eq(r->t->Twalk.names.v[i], ".") || !r->t->Twalk.names.v[i].len ||
-            r->t->Twalk.names.v[i].len > P9_NAME_MAX || memchr(r->t->Twalk.names.v[i].s, '/', r->t->Twalk.names.v[i].len)) {
-            p9_fail(r, r->t->Twalk.names.v[i].len > P9_NAME_MAX ? ENAMETOOLONG : EINVAL);
-            sandbox_unref(sb);
-            return;
-        }
-    if (sb)
-        guest_gate(r, sb, walk_go);
+    struct node n;
+    bool leads = resolve(r, &first, &before, &n);
+    int code = leads ? 0 : ENOENT;
+    for (uint16_t i = first; code == 0 && i < r->t->Twalk.names.n; i++)
+        code = check_name(r->t->Twalk.names.v[i]);
+    if (code)
+        p9_fail(r, code);
     else
-        p9_fail(r, ENOENT);
-    sandbox_unref(sb);
+        gate(r, &n, walk_go);
+    if (leads)
+        node_clear(&n);
 }
 
 /* ---- open, create ---- */
@@ -312,7 +403,7 @@ static uint32_t own_fid(struct p9_request *r, struct tree_fid *f, struct forward
     uint32_t fid = guest_fid(r, f);
     if (!fid || f->guest.fid)
         return fid;
-    struct p9_client *c = guest_client(f->node.sandbox->guest, GUEST_FILES);
+    struct p9_client *c = fw->client;
     struct p9_msg m = {.type = P9_Twalk};
     fw->newfid = p9_client_fid_alloc(c);
     m.Twalk.fid = fid;
@@ -324,6 +415,8 @@ static uint32_t own_fid(struct p9_request *r, struct tree_fid *f, struct forward
 static void keep_own_fid(struct forward *fw)
 {
     struct tree_fid *f = fid_of(fw->r->fid);
+    if (f->node.kind == NODE_FILES && !f->guest.opened)
+        browser_hold(f->node.snapshot->browser, 1);
     f->guest.opened = true;
     if (!fw->newfid)
         return;
@@ -356,11 +449,11 @@ static void open_go(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
     bool create = r->t->type == P9_Tlcreate;
-    struct forward *fw = forward_new(r, f->node.sandbox, create ? created : opened);
+    struct forward *fw = forward_new(r, &f->node, create ? created : opened);
     struct p9_msg m = *r->t;
     uint32_t fid = own_fid(r, f, fw);
     if (!fid) {
-        sandbox_unref(fw->sandbox);
+        node_clear(&fw->node);
         free(fw);
         return;
     }
@@ -373,12 +466,12 @@ static void open_go(struct p9_request *r)
 
 void guest_fs_lopen(struct p9_request *r)
 {
-    guest_gate(r, fid_of(r->fid)->node.sandbox, open_go);
+    gate(r, &fid_of(r->fid)->node, open_go);
 }
 
 void guest_fs_lcreate(struct p9_request *r)
 {
-    guest_gate(r, fid_of(r->fid)->node.sandbox, open_go);
+    gate(r, &fid_of(r->fid)->node, open_go);
 }
 
 /* ---- attributes ---- */
@@ -431,7 +524,7 @@ static void got_target(struct forward *fw, const struct p9_msg *reply)
     struct tree_fid *f = fid_of(fw->r->fid);
     struct p9_msg m = {0};
     char target[4096];
-    if (f->guest.epoch != fw->sandbox->rename_epoch) {
+    if (f->guest.epoch != epoch_of(&fw->node)) {
         p9_fail(fw->r, ESTALE); /* a directory changed its depth: this fid's is not sure any more; the path is looked up again */
         return;
     }
@@ -518,15 +611,16 @@ static void pass_go(struct p9_request *r)
     uint32_t fid = guest_fid(r, f);
     if (!fid)
         return;
+    struct forward *fw = forward_new(r, &f->node, passed[m.type].done);
     memcpy((char *)&m + passed[m.type].fid, &fid, sizeof fid);
-    uint32_t most = p9_client_iounit(guest_client(f->node.sandbox->guest, GUEST_FILES)); /* a guest may have agreed to less than we have */
+    uint32_t most = p9_client_iounit(fw->client); /* a guest may have agreed to less than we have */
     if (m.type == P9_Twrite && m.Twrite.data.len > most)
         m.Twrite.data.len = most;
     else if (m.type == P9_Tread && m.Tread.count > most)
         m.Tread.count = most;
     else if (m.type == P9_Treaddir && m.Treaddir.count > most)
         m.Treaddir.count = most;
-    forward_send(forward_new(r, f->node.sandbox, passed[m.type].done), &m);
+    forward_send(fw, &m);
 }
 
 /* An attribute is set by the clunk of its fid, and may fail then: this clunk is waited for. */
@@ -534,14 +628,15 @@ void guest_fs_clunk(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
     struct p9_msg m = {.type = P9_Tclunk};
-    if (!f->node.sandbox->guest || !guest_ready(f->node.sandbox->guest, GUEST_FILES)) {
+    struct files now;
+    if (!files_of(&f->node, &now) || (f->node.kind == NODE_GUEST && !guest_ready(f->node.sandbox->guest, GUEST_FILES))) {
         p9_fail(r, EIO);
         return;
     }
     m.Tclunk.fid = guest_fid(r, f);
     if (!m.Tclunk.fid)
         return;
-    struct forward *fw = forward_new(r, f->node.sandbox, done_empty);
+    struct forward *fw = forward_new(r, &f->node, done_empty);
     fw->clunked = m.Tclunk.fid;
     f->guest.fid = 0;
     forward_send(fw, &m);
@@ -559,7 +654,7 @@ void guest_fs_pass(struct p9_request *r)
         p9_reply(r, &m);
         return;
     }
-    guest_gate(r, f->node.sandbox, pass_go);
+    gate(r, &f->node, pass_go);
 }
 
 /* ---- messages with two fids ---- */
@@ -568,32 +663,32 @@ static void two_go(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid), *d = fid_of(r->dirfid);
     struct p9_msg m = *r->t;
-    if (f->node.sandbox != d->node.sandbox) {
+    if (!same_files(&f->node, &d->node)) {
         p9_fail(r, EXDEV);
         return;
     }
     uint32_t fid = guest_fid(r, f), dir = fid ? guest_fid(r, d) : 0;
     if (!dir)
         return;
-    struct sandbox *sb = f->node.sandbox;
+    uint32_t none = 0, *epoch = f->node.kind == NODE_GUEST ? &f->node.sandbox->rename_epoch : &none;
     if (m.type == P9_Tlink) {
         m.Tlink.fid = fid;
         m.Tlink.dfid = dir;
     } else if (m.type == P9_Trename) {
         m.Trename.fid = fid;
         m.Trename.dfid = dir;
-        sb->rename_epoch += f->guest.depth != d->guest.depth + 1;
+        *epoch += f->guest.depth != d->guest.depth + 1;
     } else {
         m.Trenameat.olddirfid = fid;
         m.Trenameat.newdirfid = dir;
-        sb->rename_epoch += f->guest.depth != d->guest.depth;
+        *epoch += f->guest.depth != d->guest.depth;
     }
-    forward_send(forward_new(r, sb, done_empty), &m);
+    forward_send(forward_new(r, &f->node, done_empty), &m);
 }
 
 void guest_fs_two(struct p9_request *r)
 {
-    guest_gate(r, fid_of(r->fid)->node.sandbox, two_go);
+    gate(r, &fid_of(r->fid)->node, two_go);
 }
 
 /* ---- xattrs ---- */
@@ -609,7 +704,7 @@ static void got_raw_target(struct forward *fw, const struct p9_msg *reply)
     struct p9_request *r = fw->r;
     struct guest_fid none = {.root = false};
     struct p9_msg m = {0};
-    tree_install_guest(r, fw->sandbox, &none);
+    tree_install_guest(r, &fw->node, &none);
     struct tree_fid *made = fid_of(r->newfid);
     made->open = calloc(1, sizeof *made->open);
     if (!made->open)
@@ -629,7 +724,9 @@ static void xattr_walked(struct forward *fw, const struct p9_msg *reply)
         return;
     }
     fw->kept = true;
-    tree_install_guest(fw->r, fw->sandbox, &g);
+    if (fw->node.kind == NODE_FILES)
+        browser_hold(fw->node.snapshot->browser, 1);
+    tree_install_guest(fw->r, &fw->node, &g);
     p9_reply(fw->r, &m);
 }
 
@@ -644,10 +741,10 @@ static void xattrwalk_go(struct p9_request *r)
     if (is_raw_target(m.Txattrwalk.name)) {
         m = (struct p9_msg){.type = P9_Treadlink};
         m.Treadlink.fid = fid;
-        fw = forward_new(r, f->node.sandbox, got_raw_target);
+        fw = forward_new(r, &f->node, got_raw_target);
     } else {
-        fw = forward_new(r, f->node.sandbox, xattr_walked);
-        fw->newfid = p9_client_fid_alloc(guest_client(fw->guest, GUEST_FILES));
+        fw = forward_new(r, &f->node, xattr_walked);
+        fw->newfid = p9_client_fid_alloc(fw->client);
         m.Txattrwalk.fid = fid;
         m.Txattrwalk.newfid = fw->newfid;
     }
@@ -656,5 +753,5 @@ static void xattrwalk_go(struct p9_request *r)
 
 void guest_fs_xattrwalk(struct p9_request *r)
 {
-    guest_gate(r, fid_of(r->fid)->node.sandbox, xattrwalk_go);
+    gate(r, &fid_of(r->fid)->node, xattrwalk_go);
 }

@@ -131,7 +131,7 @@ void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *m
         *uid = (uint32_t)n->template->row.owner;
         *gid = (uint32_t)n->template->row.gid;
     }
-    if (n->kind == NODE_SNAPSHOT || (n->kind == NODE_SNAPSHOTS_OF && n->snapshot))
+    if (n->kind == NODE_SNAPSHOT || n->kind == NODE_FILES || (n->kind == NODE_SNAPSHOTS_OF && n->snapshot))
         *mode = (uint32_t)n->snapshot->row.mode;
     else if (n->kind == NODE_TEMPLATE)
         *mode = 0755;
@@ -282,6 +282,11 @@ static int parent_of(const struct node *n, struct node *out)
         [NODE_TEMPLATE] = NODE_TEMPLATES, [NODE_SANDBOX] = NODE_SANDBOXES, [NODE_SNAPSHOTS_OF] = NODE_SNAPSHOTS,
         [NODE_SNAPSHOT] = NODE_SNAPSHOTS_OF, [NODE_GUEST] = NODE_GUESTS, [NODE_PROC] = NODE_PROCS, [NODE_JOB] = NODE_PROC,
     };
+    if (n->kind == NODE_FILES) {
+        node_copy(out, n);
+        out->kind = NODE_SNAPSHOT;
+        return 0;
+    }
     *out = (struct node){.kind = up[n->kind] ? up[n->kind] : NODE_ROOT};
     if (out->kind == NODE_SNAPSHOTS_OF || out->kind == NODE_PROC) {
         out->sandbox = n->sandbox ? sandbox_ref(n->sandbox) : NULL;
@@ -312,6 +317,12 @@ int node_lookup(struct space *s, const struct caller *c, const struct node *dir,
     case NODE_GUESTS: return lookup_in_sandbox_tree(s, c, NODE_GUEST, name, out);
     case NODE_PROCS: return lookup_in_sandbox_tree(s, c, NODE_PROC, name, out);
     case NODE_SNAPSHOTS_OF: return lookup_snapshot(s, c, dir, name, out);
+    case NODE_SNAPSHOT:
+        if (strcmp(name, "files") != 0)
+            return lookup_attr(dir, name, out);
+        node_copy(out, dir); /* not listed: a copy of the snapshot is not to go down there */
+        out->kind = NODE_FILES;
+        return 0;
     case NODE_TEMPLATES: {
         struct template *t = find_template(s, c, name);
         if (!t)

@@ -17,7 +17,7 @@
 static bool is_guest(const struct p9_request *r)
 {
     const struct tree_fid *f = fid_of(r->fid);
-    return f && f->node.kind == NODE_GUEST;
+    return f && node_is_served(&f->node);
 }
 
 /* ---- fids ---- */
@@ -136,7 +136,7 @@ static void install(struct p9_request *r, struct node *n)
 {
     struct tree_fid *old = fid_of(r->fid), *f = tree_fid_new(old->session, old->caller);
     f->node = *n;
-    f->guest.root = n->kind == NODE_GUEST;
+    f->guest.root = node_is_served(n);
     if (r->newfid == r->fid) {
         struct p9_fid replaced = {.aux = old};
         tree_fid_free(r->user, &replaced);
@@ -144,10 +144,11 @@ static void install(struct p9_request *r, struct node *n)
     r->newfid->aux = f;
 }
 
-void tree_install_guest(struct p9_request *r, struct sandbox *sb, const struct guest_fid *g)
+void tree_install_guest(struct p9_request *r, const struct node *n, const struct guest_fid *g)
 {
-    struct node n = {.kind = NODE_GUEST, .sandbox = sandbox_ref(sb)};
-    install(r, &n);
+    struct node copy;
+    node_copy(&copy, n);
+    install(r, &copy);
     fid_of(r->newfid)->guest = *g;
 }
 
@@ -158,14 +159,14 @@ static void on_walk(struct p9_request *r)
     struct p9_msg m = {0};
     struct node at;
     char name[P9_NAME_MAX + 1];
-    if (f->node.kind == NODE_GUEST && (!f->guest.root || (names->n && !p9_str_eq(names->v[0], "..")))) {
+    if (node_is_served(&f->node) && (!f->guest.root || (names->n && !p9_str_eq(names->v[0], "..")))) {
         guest_fs_walk(r);
         return;
     }
     node_copy(&at, &f->node);
     for (uint16_t i = 0; i < names->n; i++) {
         struct node next;
-        if (at.kind == NODE_GUEST && !p9_str_eq(names->v[i], "..")) {
+        if (node_is_served(&at) && !p9_str_eq(names->v[i], "..")) {
             node_clear(&at);
             guest_fs_walk(r);
             return;

@@ -39,6 +39,7 @@ enum node_kind {
     NODE_JOB = 19,
     NODE_JOB_FILE = 20,
     NODE_COPY = 21,
+    NODE_FILES = 22, /* snapshots/NAME/SNAP/files and everything below */
     NODE_KIND_COUNT
 };
 
@@ -51,6 +52,12 @@ struct node {
     struct template *template;
     struct job *job;
 };
+
+/* Is it somebody else who answers for this node and what is below, a guest or a browser? */
+static inline bool node_is_served(const struct node *n)
+{
+    return n->kind == NODE_GUEST || n->kind == NODE_FILES;
+}
 
 void node_copy(struct node *dst, const struct node *src);
 void node_clear(struct node *n);
@@ -72,15 +79,15 @@ struct open_file {
     uint32_t flags;        /* of the lopen */
 };
 
-/* A fid in the guest's files session. */
+/* A fid in the session that serves the files: the guest's, or that of a snapshot's browser. */
 struct guest_fid {
-    bool root;             /* root/NAME itself: the session's root, whichever session that is, */
+    bool root;             /* root/NAME or files itself: the session's root, whichever session that is, */
     uint32_t fid;          /* unless this is set: a fid of its own */
     uint32_t generation;
     bool opened;
     bool sets_xattr;       /* between xattrcreate and its clunk */
-    uint64_t session;      /* guest_serial of the connection it belongs to */
-    uint32_t depth;        /* names below root/NAME */
+    uint64_t session;      /* serial of the connection it belongs to */
+    uint32_t depth;        /* names below that root */
     uint32_t epoch;        /* of renames that change depths, at the walk */
 };
 
@@ -191,12 +198,12 @@ void raw_truncate(struct p9_request *r, struct tree_fid *f, uint64_t size);
 /* dir.c */
 p9_handler dir_readdir, dir_mkdir, dir_unlinkat, dir_renameat, dir_rename;
 void open_dir(struct p9_request *r, struct tree_fid *f);
-/* guest_fs.c: requests on a NODE_GUEST fid, or walks that lead into one */
+/* guest_fs.c: requests on a fid for which node_is_served, or walks that lead into one */
 p9_handler guest_fs_clunk, guest_fs_walk, guest_fs_lopen, guest_fs_lcreate, guest_fs_xattrwalk;
 p9_handler guest_fs_pass; /* messages with one fid */
 p9_handler guest_fs_two;  /* rename, renameat, link */
-/* Makes r->newfid (or r->fid in place) stand for a fid of the guest. */
-void tree_install_guest(struct p9_request *r, struct sandbox *sb, const struct guest_fid *g);
+/* Makes r->newfid (or r->fid in place) stand for a fid of the session behind `n`. */
+void tree_install_guest(struct p9_request *r, const struct node *n, const struct guest_fid *g);
 /* Runs `then` when the sandbox answers. */
 void guest_gate(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r));
 void guest_fid_release(struct tree_fid *f);

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# limit: 900
+"""snapshots/NAME/SNAP/files: the guest's file system as it was, to browse and to copy from, whatever the image holds."""
+
+import filecmp
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from lib import *
+
+ACL = bytes.fromhex("0200000001000700ffffffff02000600e803000004000500ffffffff10000700ffffffff20000000ffffffff")
+MANY = 10_000
+state = {}
+
+
+def snapshot(box, name):
+    os.mkdir(path("snapshots", box.name, name))
+    wait_until(lambda: line("snapshots", box.name, name, "state") == "ready", 60, "the snapshot")
+    return path("snapshots", box.name, name, "files")
+
+
+def fill(top):
+    """Everything that a tree can hold, through root/NAME."""
+    os.mkdir(top)
+    with open(f"{top}/data", "wb") as f:
+        f.write(os.urandom(3_000_001))
+    with open(f"{top}/cold", "wb") as f:
+        f.write(bytes(3_000_000))
+    with open(f"{top}/sparse", "wb") as f:
+        for at in (0, 5 << 20, (3 << 30) + 17):
+            f.seek(at)
+            f.write(b"island")
+        f.truncate(4 << 30)
+    os.link(f"{top}/data", f"{top}/hard")
+    os.symlink("data", f"{top}/inside")
+    os.symlink("/etc/passwd", f"{top}/absolute")
+    os.symlink("../../../../../../etc/passwd", f"{top}/climbing")
+    os.mkfifo(f"{top}/fifo")
+    os.mkdir(f"{top}/dir", 0o2750)
+    for name, mode in (("a", 0o4755), ("b", 0o600), ("c", 0o444)):
+        with open(f"{top}/dir/{name}", "w") as f:
+            f.write(name)
+        os.chown(f"{top}/dir/{name}", 70000, 1234)
+        os.chmod(f"{top}/dir/{name}", mode)
+    os.setxattr(f"{top}/dir/b", "user.colour", b"blue")
+    os.setxattr(f"{top}/dir/b", "trusted.t", b"\0\1")
+    os.setxattr(f"{top}/dir/b", "system.posix_acl_access", ACL)
+    with open(os.fsencode(top) + b"/\xff\xfe odd\n", "w"):
+        pass
+    os.utime(f"{top}/data", ns=(1_000_000_007, 1_234_567_890_123_456_789))
+
+
+def attributes(p):
+    st = os.lstat(p)
+    xattrs = {n: os.getxattr(p, n, follow_symlinks=False) for n in os.listxattr(p, follow_symlinks=False)}
+    size = st.st_size if stat.S_ISREG(st.st_mode) or stat.S_ISLNK(st.st_mode) else 0
+    nlink = 0 if stat.S_ISDIR(st.st_mode) else st.st_nlink
+    target = os.readlink(p) if stat.S_ISLNK(st.st_mode) else ""
+    return (oct(st.st_mode), st.st_uid, st.st_gid, size, nlink, st.st_mtime_ns, st.st_rdev, xattrs, target)
+
+
+def same_tree(want, got, count=0):
+    """Names, attributes and contents, all the way down. How many objects."""
+    eq(attributes(want), attributes(got), f"attributes of {got}")
+    mode = os.lstat(want).st_mode
+    if stat.S_ISREG(mode) and os.lstat(want).st_size < 1 << 30 and not filecmp.cmp(want, got, shallow=False):
+        fail(f"{got} differs")
+    if stat.S_ISDIR(mode):
+        names = sorted(os.listdir(os.fsencode(want)))
+        eq(names, sorted(os.listdir(os.fsencode(got))), f"names in {got}")
+        for name in names:
+            count = same_tree(os.path.join(os.fsencode(want), name), os.path.join(os.fsencode(got), name), count)
+    return count + 1
+
+
+def readers():
+    """Process ids of space-browse of this instance."""
+    out = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.path.realpath(f"/proc/{pid}/exe").removesuffix(" (deleted)").endswith("/space-browse") and os.stat(f"/proc/{pid}/fd/3").st_size >= 0 \
+                    and SPACE_DIR in os.readlink(f"/proc/{pid}/fd/3"):
+                out.append(int(pid))
+    return out
+
+
+@check(limit=300)
+def the_files_are_the_guests():
+    box = state["box"] = Box()
+    fill(box.root("root/t"))
+    box.out(f"mkdir /root/many && cd /root/many && i=0; while [ $i -lt {MANY} ]; do : > name-$i; i=$((i+1)); done; sync")
+    files = state["files"] = snapshot(box, "s")
+    os.unlink(box.root("root/t/dir/a"))  # what is done afterwards does not show
+    eq(True, stat.S_ISDIR(os.lstat(files).st_mode), "files is a directory")
+    eq("a", open(f"{files}/root/t/dir/a").read(), "what was removed")
+    with open(box.root("root/t/dir/a"), "w") as f:
+        f.write("a")
+    os.chown(box.root("root/t/dir/a"), 70000, 1234)
+    os.chmod(box.root("root/t/dir/a"), 0o4755)
+    for name in ("dir/a", "dir"):
+        os.utime(box.root(f"root/t/{name}"), ns=(0, os.lstat(f"{files}/root/t/{name}").st_mtime_ns))
+    eq(14, same_tree(box.root("root/t"), f"{files}/root/t"), "objects")
+    same_tree(box.root("etc"), f"{files}/etc")
+    eq(sorted(f"name-{i}" for i in range(MANY)), sorted(os.listdir(f"{files}/root/many")), "names")
+    os.stat(f"{files}/root/many/name-7777")
+    refused(errno.ENOENT, os.stat, f"{files}/root/many/name-x")
+    eq(os.lstat(f"{files}/root/t/data").st_ino, os.lstat(f"{files}/root/t/hard").st_ino, "inode of a hard link")
+
+
+@check
+def holes_stay_holes():
+    with open(f"{state['files']}/root/t/sparse", "rb") as f:
+        at_most(1 << 20, os.fstat(f.fileno()).st_blocks * 512, "bytes on the disk")
+        eq(b"island", os.pread(f.fileno(), 6, (3 << 30) + 17), "data")
+        eq(bytes(4096), os.pread(f.fileno(), 4096, 1 << 30), "a hole")
+        eq(b"", os.pread(f.fileno(), 10, 4 << 30), "the end")
+
+
+@check
+def symlinks_do_not_lead_out():
+    top = f"{state['files']}/root/t"
+    real = os.path.realpath(state["files"])
+    for name in ("absolute", "climbing"):
+        eq(f"{real}/etc/passwd", os.path.realpath(f"{top}/{name}"), name)
+    eq(b"/etc/passwd", os.getxattr(f"{top}/absolute", "security.space.target", follow_symlinks=False), "the raw target")
+    eq("data", os.readlink(f"{top}/inside"), "a target that is safe")
+    eq(os.path.realpath(path("snapshots", state["box"].name, "s")), os.path.realpath(f"{state['files']}/.."), "..")
+
+
+@check
+def nothing_can_be_changed():
+    top = f"{state['files']}/root/t"
+    refused(errno.EROFS, open, f"{top}/data", "r+")
+    refused(errno.EROFS, open, f"{top}/new", "w")
+    for call in ((os.mkdir, f"{top}/new"), (os.rmdir, f"{top}/dir"), (os.unlink, f"{top}/data"), (os.rename, f"{top}/data", f"{top}/new"),
+                 (os.link, f"{top}/data", f"{top}/new"), (os.symlink, "x", f"{top}/new"), (os.chmod, f"{top}/data", 0), (os.truncate, f"{top}/data", 0),
+                 (os.setxattr, f"{top}/data", "user.x", b"y"), (os.mkdir, f"{state['files']}/new")):
+        refused(errno.EROFS, *call)
+
+
+@check
+def it_is_not_listed_and_a_copy_does_not_go_down_there():
+    eq(False, "files" in os.listdir(path("snapshots", state["box"].name, "s")), "listed")
+    name = fresh_name()
+    began = time.monotonic()
+    subprocess.run(["cp", "-r", path("snapshots", state["box"].name, "s"), path("sandboxes", name)], check=True, timeout=60)
+    at_most(20, time.monotonic() - began, "seconds that the copy took")
+    eq(f"snapshot/{line('snapshots', state['box'].name, 's', 'id')}", line("sandboxes", name, "origin"), "origin")
+    os.rmdir(path("sandboxes", name))
+
+
+@check(limit=300)
+def programs_copy_from_it():
+    source, box = f"{state['files']}/root/t", state["box"]
+    for name, command in (("rsync", ["rsync", "-aHAXS", f"{source}/", f"{TESTTMP}/rsync"]),
+                          ("tar", ["sh", "-c", f"mkdir {TESTTMP}/tar && tar -C {source} --xattrs --xattrs-include='*' --acls -Scf - . | tar -C {TESTTMP}/tar --xattrs --xattrs-include='*' --acls -Sxpf -"]),
+                          ("cp", ["cp", "-a", "--sparse=always", source, f"{TESTTMP}/cp"])):
+        subprocess.run(command, check=True, timeout=200)
+        copy = f"{TESTTMP}/{name}"
+        for below in ("data", "hard", "dir", "dir/a", "dir/b", "dir/c", "inside"):
+            eq(attributes(f"{source}/{below}"), attributes(f"{copy}/{below}"), f"{below} copied by {name}")
+        eq(True, filecmp.cmp(f"{source}/data", f"{copy}/data", shallow=False), f"data copied by {name}")
+        eq(4 << 30, os.stat(f"{copy}/sparse").st_size, "size")
+        at_most(1 << 22, os.stat(f"{copy}/sparse").st_blocks * 512, f"room that a copy by {name} takes")
+    eq("", subprocess.run(["diff", "-r", "--no-dereference", f"{state['files']}/etc", box.root("etc")], capture_output=True, text=True, check=False).stdout, "diff")
+
+
+@check
+def two_readers_share_one_reader_and_it_ends():
+    os.listdir(state["files"])
+    eq(1, len(readers()), "processes")
+    with open(f"{state['files']}/etc/passwd") as a, open(f"{state['files']}/etc/passwd") as b:
+        eq(a.read(), b.read(), "text")
+        eq(1, len(readers()), "processes")
+        pid = readers()[0]
+        status = open(f"/proc/{pid}/status").read()
+        for want in ("NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", f"Uid:\t{pwd.getpwnam('space').pw_uid}\t"):
+            has(want, status, "its status")
+        deadline = time.monotonic() + 33  # an open file holds it
+        while time.monotonic() < deadline:
+            eq([pid], readers(), "while a file is open")
+            time.sleep(1)
+        eq("", a.read(), "the end")
+    wait_until(lambda: readers() == [], 60, "the reader to end")
+    eq(True, os.path.exists(f"{state['files']}/etc/passwd"), "it is there again")
+    eq(1, len(readers()), "processes")
+
+
+@check
+def a_reader_that_is_killed_costs_one_request():
+    files = state["files"]
+    with open(f"{files}/root/t/cold", "rb") as f:
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for pid in readers():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not readers(), 10)
+        refused(errno.EIO, os.pread, f.fileno(), 10, 2 << 20)
+    wait_until(lambda: attempt(os.listdir, files), 10, "a new reader")
+    eq(True, len(os.listdir(f"{files}/etc")) > 2, "names")
+    eq("0", state["box"].out("echo 0"), "the sandbox goes on")
+
+
+def attempt(f, *args):
+    try:
+        return f(*args)
+    except OSError:
+        return None
+
+
+@check
+def other_users_do_not_see_it():
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        try:
+            os.listdir(state["files"])
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    eq(0, os.waitpid(pid, 0)[1], "exit status of another user's ls")
+
+
+@check(limit=300)
+def a_broken_image_is_eio_and_nothing_else():
+    """A template whose disk has no sound directory but the top."""
+    box = state["box"]
+    image = f"{TESTTMP}/image"
+    os.makedirs(f"{TESTTMP}/tree/etc")
+    with open(f"{TESTTMP}/tree/etc/file", "w") as f:
+        f.write("x")
+    subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", "-O", "^metadata_csum", "-d", f"{TESTTMP}/tree", image, "16M"], check=True, stdout=subprocess.DEVNULL)
+    block = int(subprocess.run(["debugfs", "-R", "blocks etc", image], check=True, capture_output=True, text=True).stdout.split()[0])
+    size = int(re.search(r"Block size: +(\d+)", subprocess.run(["dumpe2fs", "-h", image], capture_output=True, text=True, check=True).stdout)[1])
+    with open(image, "r+b") as f:
+        f.seek(block * size)
+        f.write(b"\xff" * size)
+    name = fresh_name()
+    os.mkdir(path("templates", name))
+    defer(remove, "templates", name)
+    with open(path("templates", name, "disk.raw"), "wb") as out, open(image, "rb") as f:
+        shutil.copyfileobj(f, out, 1 << 16)
+    write("ready", "templates", name, "state")
+    broken = fresh_name()
+    os.mkdir(path("sandboxes", broken))
+    write(read("templates", name, "head"), "sandboxes", broken, "head", flags=os.O_NONBLOCK)
+    wait_until(lambda: line("sandboxes", broken, "origin").startswith("template/") and line("sandboxes", broken, "origin") == line("templates", name, "head"), 60,
+               "its origin")
+    wait_until(lambda: attempt(os.mkdir, path("snapshots", broken, "b")) or exists("snapshots", broken, "b"), 60, "a snapshot")
+    files = path("snapshots", broken, "b", "files")
+    eq(["etc", "lost+found"], sorted(os.listdir(files)), "the top")
+    refused(errno.EIO, os.listdir, f"{files}/etc")
+    refused(errno.EIO, os.stat, f"{files}/etc/file")
+    eq("root", open(f"{state['files']}/etc/passwd").read().split(":")[0], "another snapshot")
+    eq("1", box.out("echo 1"), "another sandbox")
+    write("kill", "sandboxes", broken, "state")
+    os.rmdir(path("snapshots", broken, "b"))
+    os.rmdir(path("sandboxes", broken))
+
+
+@check
+def a_snapshot_that_goes_takes_its_reader_along():
+    box = state["box"]
+    files = snapshot(box, "brief")
+    os.listdir(files)
+    with open(f"{files}/root/t/data") as f:
+        count = len(readers())
+        os.rmdir(path("snapshots", box.name, "brief"))
+        wait_until(lambda: len(readers()) == count - 1, 20, "its reader to end")
+        refused((errno.EIO, errno.ESTALE), os.pread, f.fileno(), 10, 2 << 20)
+    refused(errno.ENOENT, os.listdir, files)
+
+
+main()
