@@ -216,6 +216,12 @@ static int write_parts(struct req *r, uint32_t fid, const char *data, size_t don
     return (int)written;
 }
 
+/* May a write be several messages? Data, as against the value of an attribute, which is one or none. */
+static bool may_split(const struct node *n)
+{
+    return node_is_guest(n) || !strcmp(n->name, "disk.raw");
+}
+
 /* A guest may take less at a time than a message holds: goes on as long as we have the data. */
 static int write_once(struct req *r)
 {
@@ -224,13 +230,13 @@ static int write_once(struct req *r)
     int rc = handle_fid(&r->task, r->handle, (r->flags & O_NONBLOCK) != 0, &fid);
     if (rc < 0)
         return rc;
-    if (node_is_control(r->handle->node) && part < r->size)
-        return -EMSGSIZE; /* a write to a control file is one message or none */
+    if (!may_split(r->handle->node) && part < r->size)
+        return -EMSGSIZE;
     do {
         rc = write_parts(r, fid, r->owned ? r->owned : r->borrowed, done, part ? part : 1);
         if (rc > 0)
             done += (size_t)rc;
-    } while (rc > 0 && r->owned && node_is_guest(r->handle->node) && done < r->size);
+    } while (rc > 0 && r->owned && may_split(r->handle->node) && done < r->size);
     return done ? (int)done : rc;
 }
 
