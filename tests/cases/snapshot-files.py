@@ -5,7 +5,6 @@
 
 import filecmp
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -172,6 +171,61 @@ def programs_copy_from_it():
     eq("", subprocess.run(["diff", "-r", "--no-dereference", f"{state['files']}/etc", box.root("etc")], capture_output=True, text=True, check=False).stdout, "diff")
 
 
+def walk(top):
+    """{path below top: (mode, uid, gid, size of files)} of everything."""
+    out = {}
+
+    def visit(directory, below):
+        with os.scandir(directory) as entries:
+            for e in entries:
+                st = e.stat(follow_symlinks=False)
+                out[below + os.fsencode(e.name)] = (st.st_mode, st.st_uid, st.st_gid, st.st_size if stat.S_ISREG(st.st_mode) else 0)
+                if stat.S_ISDIR(st.st_mode):
+                    visit(e.path, below + os.fsencode(e.name) + b"/")
+
+    visit(top, b"")
+    return out
+
+
+def walk_by_debugfs(image):
+    """The same, as debugfs sees an image; a process for each level of directories."""
+    out, level = {}, [(2, b"")]
+    while level:
+        with open(f"{TESTTMP}/commands", "w") as f:
+            f.writelines(f"ls -p <{ino}>\n" for ino, _ in level)
+        said = subprocess.run(["debugfs", "-f", f"{TESTTMP}/commands", image], check=True, capture_output=True, timeout=200).stdout
+        said = said.replace(b"\xff\xfe odd\n/", b"\xff\xfe odd?/")  # the one name with a newline
+        following = []
+        for (_, below), part in zip(level, said.split(b"debugfs: ls -p ")[1:], strict=True):
+            for entry in part.split(b"\n")[1:]:
+                fields = entry.split(b"/")
+                if len(fields) < 7 or fields[5] in (b"", b".", b".."):
+                    continue
+                mode, name = int(fields[2], 8), below + fields[5].replace(b" odd?", b" odd\n")
+                out[name] = (mode, int(fields[3]), int(fields[4]), int(fields[6]) if stat.S_ISREG(mode) else 0)
+                if stat.S_ISDIR(mode):
+                    following.append((int(fields[1]), name + b"/"))
+        level = following
+    return out
+
+
+@check(limit=300)
+def debugfs_sees_the_same_tree():
+    image = f"{TESTTMP}/disk"
+    disk = os.path.join(config()["pool"], "snapshots", line("snapshots", state["box"].name, "s", "id"), "disk.raw")
+    subprocess.run(["cp", "--sparse=auto", disk, image], check=True, timeout=200)
+    subprocess.run(["e2fsck", "-E", "journal_only", image], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=100)
+    began = time.monotonic()
+    want = walk_by_debugfs(image)
+    between = time.monotonic()
+    got = walk(state["files"])
+    print(f"  {len(got)} objects: debugfs {between - began:.2f} s, files/ {time.monotonic() - between:.2f} s")
+    eq([], sorted(set(want) ^ set(got))[:5], "names that only one of them has")
+    eq([], [(n, want[n], got[n]) for n in sorted(want) if want[n] != got[n]][:5], "attributes that differ")
+    eq(True, len(got) > MANY, "objects")
+    os.unlink(image)
+
+
 @check
 def two_readers_share_one_reader_and_it_ends():
     os.listdir(state["files"])
@@ -246,8 +300,8 @@ def a_broken_image_is_eio_and_nothing_else():
     name = fresh_name()
     os.mkdir(path("templates", name))
     defer(remove, "templates", name)
-    with open(path("templates", name, "disk.raw"), "wb") as out, open(image, "rb") as f:
-        shutil.copyfileobj(f, out, 1 << 16)
+    with open(path("templates", name, "disk.raw"), "wb", buffering=0) as out, open(image, "rb") as f:
+        eq(16 << 20, out.write(f.read()), "bytes written at once")
     write("ready", "templates", name, "state")
     broken = fresh_name()
     os.mkdir(path("sandboxes", broken))
