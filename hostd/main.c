@@ -8,6 +8,7 @@
 #include "hostd/lifecycle/idle.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
+#include "hostd/snapshot/account.h"
 #include "hostd/snapshot/schedule.h"
 #include "hostd/space.h"
 #include "hostd/tree/serve.h"
@@ -154,6 +155,8 @@ static int run(const char *config_path, struct err *e)
         idle_open(s);
     if (rc == 0)
         rc = schedule_open(s, e);
+    if (rc == 0)
+        account_open(s);
     if (rc == 0)
         rc = serve_open(s, &listener, e);
     if (rc < 0)

@@ -24,6 +24,12 @@ struct browser;
 enum artifact_state { ARTIFACT_EMPTY = 1, ARTIFACT_CREATING = 2, ARTIFACT_READY = 3, ARTIFACT_FAILED = 4 };
 const char *artifact_state_name(int64_t state);
 
+/* Of what is measured in the background: snapshot/account.h. */
+struct accounting {
+    bool queued;
+    uint64_t at; /* uv_now of the last time */
+};
+
 struct template {
     struct hmap_node by_id, by_name;
     unsigned refs;
@@ -31,6 +37,7 @@ struct template {
     struct template_row row;
     bool named; /* listed under its name */
     bool busy;  /* being sealed */
+    struct accounting account;
     uint64_t unfit; /* until then (uv_now) it is not prepared again: that failed */
     bool copying;       /* its #copy is open and not committed, */
     struct ref copied;  /* and brought this head */
@@ -47,6 +54,10 @@ struct snapshot {
     unsigned readers;       /* open images, and the browser */
     struct browser *browser; /* of its files, snapshot/browser.c; */
     uint64_t browser_ended;  /* uv_now when one last ended by itself */
+    struct accounting account;
+    unsigned loads;         /* operations that load it: not thinned meanwhile */
+    int64_t until;          /* on the schedule's clock, 0: not judged yet; and the tier that keeps it (every 0: none) */
+    struct keep_tier tier;
     bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
     struct wait_list ready; /* waiting for it to leave `creating` */
 };
@@ -93,6 +104,7 @@ struct sandbox {
         int64_t disk_time;       /* of the disk's image after the last one */
         uint64_t work;           /* of jobs, at the last checkpoint */
     } keep;                      /* snapshot/schedule.c */
+    struct accounting account;
     uint32_t vm_event;       /* how its machine ended, enum noded_vm_event; 0 while it runs */
     int64_t revived[3];      /* when it was brought back after a crash, the last times */
     struct sandbox_stats stats;

@@ -23,6 +23,7 @@ struct wish;
 struct frozen_job;
 struct doomed;
 struct browser;
+struct measure;
 
 struct space {
     uv_loop_t *loop;
@@ -57,6 +58,8 @@ struct space {
     unsigned browser_count;
     struct doomed *doomed;     /* objects to be deleted */
     uint32_t doomed_count;
+    struct measure *measures, *measures_end; /* objects whose size is to be found out (snapshot/account.c) */
+    bool measuring;
     struct {
         uint64_t ready, slot, new_, boot; /* loads by where their machine came from */
         uint64_t captures, pause_usec, deleted;

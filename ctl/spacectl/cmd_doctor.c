@@ -20,8 +20,8 @@ static const struct option_def options[] = {
 };
 
 static const struct column columns[] = {
-    {"check", COLUMN_TEXT}, {"result", COLUMN_TEXT}, {"text", COLUMN_TEXT},
-    {"mend", COLUMN_TEXT},  {NULL, COLUMN_TEXT},
+    {"check", COLUMN_TEXT, NULL}, {"result", COLUMN_TEXT, NULL}, {"text", COLUMN_TEXT, NULL},
+    {"mend", COLUMN_TEXT, NULL},  {NULL, COLUMN_TEXT, NULL},
 };
 
 static const char *const level_names[] = {

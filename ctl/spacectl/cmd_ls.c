@@ -13,9 +13,9 @@ static const struct option_def options[] = {
 };
 
 static const struct column columns[] = {
-    {"name", COLUMN_TEXT},    {"state", COLUMN_TEXT},  {"memory", COLUMN_TEXT},
-    {"vcpus", COLUMN_NUMBER}, {"disk", COLUMN_TEXT},   {"owner", COLUMN_TEXT},
-    {"created", COLUMN_TEXT}, {"origin", COLUMN_TEXT}, {NULL, COLUMN_TEXT},
+    {"name", COLUMN_TEXT, NULL},    {"state", COLUMN_TEXT, NULL},  {"memory", COLUMN_TEXT, NULL},
+    {"vcpus", COLUMN_NUMBER, NULL}, {"disk", COLUMN_TEXT, NULL},   {"owner", COLUMN_TEXT, NULL},
+    {"created", COLUMN_TEXT, NULL}, {"origin", COLUMN_TEXT, NULL}, {NULL, COLUMN_TEXT, NULL},
 };
 
 static int add_named(const struct tree *t, struct table *table, const struct args *a, struct err *e)

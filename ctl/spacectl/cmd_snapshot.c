@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -23,8 +24,11 @@ static const struct option_def create_options[] = {
 };
 
 static const struct column columns[] = {
-    {"snapshot", COLUMN_TEXT}, {"state", COLUMN_TEXT}, {"kind", COLUMN_TEXT}, {"size", COLUMN_SIZE},
-    {"created", COLUMN_TEXT},  {"head", COLUMN_TEXT},  {NULL, COLUMN_TEXT},
+    {"snapshot", COLUMN_TEXT, NULL}, {"created", COLUMN_AGE, "age"},
+    {"kind", COLUMN_TEXT, NULL},     {"size", COLUMN_SIZE, NULL},
+    {"delta", COLUMN_SIZE, NULL},    {"expires", COLUMN_UNTIL, NULL},
+    {"tier", COLUMN_TEXT, NULL},     {"state", COLUMN_TEXT, NULL},
+    {"head", COLUMN_TEXT, NULL},     {NULL, COLUMN_TEXT, NULL},
 };
 
 /* snapshots/NAME/SNAP, both checked. */
@@ -84,6 +88,41 @@ static int create(const struct command *self, const struct tree *t, const struct
     return rc;
 }
 
+/* A snapshot's name with the time when it was taken. */
+struct moment {
+    const char *name;
+    char created[32];
+};
+
+static int by_time(const void *a, const void *b)
+{
+    const struct moment *x = a, *y = b;
+    int order = strcmp(x->created, y->created);
+    return order ? order : strcmp(x->name, y->name);
+}
+
+/* The oldest first. */
+static int add_in_order(const struct tree *t, struct table *table, const char *dir, struct err *e)
+{
+    char **names = NULL, path[TREE_PATH_MAX];
+    int count = tree_list(t, dir, &names, e);
+    struct moment *all = count > 0 ? calloc((size_t)count, sizeof *all) : NULL;
+    for (int i = 0; all && i < count; i++) {
+        struct err ignored = {0};
+        all[i].name = names[i];
+        if (tree_path(path, &ignored, "%s/%s/created", dir, names[i]) < 0 ||
+            tree_read(t, path, all[i].created, sizeof all[i].created, &ignored) < 0)
+            all[i].created[0] = 0; /* it has gone: so will its row */
+    }
+    if (all)
+        qsort(all, (size_t)count, sizeof *all, by_time);
+    for (int i = 0; all && i < count; i++)
+        listing_add(t, table, columns, dir, all[i].name);
+    free(all);
+    tree_free_names(names, count);
+    return count < 0 ? count : 0;
+}
+
 static int list(const struct command *self, const struct tree *t, const struct args *a,
                 struct err *e)
 {
@@ -93,7 +132,7 @@ static int list(const struct command *self, const struct tree *t, const struct a
     if (rc < 0)
         return rc;
     struct table *table = table_create(columns);
-    rc = listing_add_all(t, table, columns, path, e);
+    rc = add_in_order(t, table, path, e);
     if (rc >= 0)
         table_print(table, args_value(a, OPT_JSON) != NULL, stdout);
     table_destroy(table);
@@ -115,11 +154,16 @@ static int destroy(const struct command *self, const struct tree *t, const struc
     return 0;
 }
 
+static const char timeline_help[] =
+    "SIZE is the disk's, DELTA what the snapshot holds beyond the one before it. TIER is the line\n"
+    "of `keep` that keeps an automatic one longest, EXPIRES in how long it goes if that stays.\n";
+
 const struct command command_snapshot_create = {
     .name = "snapshot create",
     .usage = "[--full] NAME [SNAPSHOT]",
     .summary = "take a snapshot of a sandbox's disk, or of all of it, and print its name",
-    .help = "The sandbox runs on; for a full one it is paused for some milliseconds. Without SNAPSHOT the name is the time (UTC).\n",
+    .help = "The sandbox runs on; for a full one it is paused for some milliseconds. Without "
+            "SNAPSHOT the name is the time (UTC).\n",
     .options = create_options,
     .pos_min = 1,
     .pos_max = 2,
@@ -129,7 +173,19 @@ const struct command command_snapshot_create = {
 const struct command command_snapshot_ls = {
     .name = "snapshot ls",
     .usage = "[--json] NAME",
-    .summary = "list a sandbox's snapshots",
+    .summary = "list a sandbox's snapshots, the oldest first",
+    .help = timeline_help,
+    .options = ls_options,
+    .pos_min = 1,
+    .pos_max = 1,
+    .run = list,
+};
+
+const struct command command_snapshots = {
+    .name = "snapshots",
+    .usage = "[--json] NAME",
+    .summary = "the same as snapshot ls",
+    .help = timeline_help,
     .options = ls_options,
     .pos_min = 1,
     .pos_max = 1,

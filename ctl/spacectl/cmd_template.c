@@ -38,9 +38,9 @@ static const struct option_def ls_options[] = {
 };
 
 static const struct column columns[] = {
-    {"template", COLUMN_TEXT}, {"state", COLUMN_TEXT}, {"size", COLUMN_SIZE},
-    {"share", COLUMN_TEXT},    {"owner", COLUMN_TEXT}, {"created", COLUMN_TEXT},
-    {"id", COLUMN_TEXT},       {NULL, COLUMN_TEXT},
+    {"template", COLUMN_TEXT, NULL}, {"state", COLUMN_TEXT, NULL}, {"size", COLUMN_SIZE, NULL},
+    {"share", COLUMN_TEXT, NULL},    {"owner", COLUMN_TEXT, NULL}, {"created", COLUMN_TEXT, NULL},
+    {"id", COLUMN_TEXT, NULL},       {NULL, COLUMN_TEXT, NULL},
 };
 
 static int parse_size(const char *text, uint64_t *out, struct err *e)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct table {
     const struct column *columns;
@@ -102,7 +103,8 @@ static void json_cell(FILE *out, enum column_kind kind, const char *cell)
     uint64_t number;
     if (!cell)
         fputs("null", out);
-    else if (kind != COLUMN_TEXT && str_parse_u64(cell, UINT64_MAX, &number) == 0)
+    else if ((kind == COLUMN_NUMBER || kind == COLUMN_SIZE) &&
+             str_parse_u64(cell, UINT64_MAX, &number) == 0)
         fprintf(out, "%llu", (unsigned long long)number);
     else
         json_string(out, cell);
@@ -126,27 +128,60 @@ static void print_json(const struct table *t, FILE *out)
     fputs(t->cell_count ? "\n]\n" : "]\n", out);
 }
 
+/* The two largest units. */
+static const char *duration(int64_t s, char buf[24])
+{
+    s = s < 0 ? 0 : s;
+    if (s < 60)
+        snprintf(buf, 24, "%ds", (int)s);
+    else if (s < 3600)
+        snprintf(buf, 24, "%dm", (int)(s / 60));
+    else if (s < 86400)
+        snprintf(buf, 24, "%dh%02dm", (int)(s / 3600), (int)(s / 60 % 60));
+    else
+        snprintf(buf, 24, "%lldd%02dh", (long long)(s / 86400), (int)(s / 3600 % 24));
+    return buf;
+}
+
+/* A time as the tree writes it, against now. What is none is shown as it is. */
+static const char *distance(enum column_kind kind, const char *cell, char buf[24])
+{
+    struct tm tm = {0};
+    const char *end = strptime(cell, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    if (!end || *end)
+        return cell;
+    int64_t ago = (int64_t)time(NULL) - (int64_t)timegm(&tm);
+    return duration(kind == COLUMN_AGE ? ago : -ago, buf);
+}
+
 /* What people see of a cell; may be in `buf`. */
 static const char *shown(enum column_kind kind, const char *cell, char buf[24])
 {
     uint64_t bytes;
     if (!cell || !*cell)
         return "-";
+    if (kind == COLUMN_AGE || kind == COLUMN_UNTIL)
+        return distance(kind, cell, buf);
     return kind == COLUMN_SIZE && str_parse_u64(cell, UINT64_MAX, &bytes) == 0
                ? str_format_size(bytes, buf)
                : cell;
 }
 
 /* Padded to `width`, unless that is 0: nothing follows then. */
-static void print_cell(FILE *out, const char *text, int width, bool heading)
+static void print_cell(FILE *out, const char *text, int width, bool capitals)
 {
     int n = 0;
     for (const char *p = text; *p; p++, n++) {
         unsigned char c = (unsigned char)*p;
-        putc(heading ? toupper(c) : c < 0x20 || c == 0x7f ? '?' : c, out);
+        putc(capitals ? toupper(c) : c < 0x20 || c == 0x7f ? '?' : c, out);
     }
     if (width)
         fprintf(out, "%*s", width - n + 2, "");
+}
+
+static const char *heading(const struct column *c)
+{
+    return c->heading ? c->heading : c->name;
 }
 
 static void measure(const struct table *t, int width[TABLE_COLUMNS_MAX])
@@ -154,7 +189,7 @@ static void measure(const struct table *t, int width[TABLE_COLUMNS_MAX])
     char buf[24];
     size_t columns = (size_t)t->column_count;
     for (size_t i = 0; i < columns; i++)
-        width[i] = (int)strlen(t->columns[i].name);
+        width[i] = (int)strlen(heading(&t->columns[i]));
     for (size_t i = 0; i < t->cell_count; i++) {
         int len = (int)strlen(shown(t->columns[i % columns].kind, t->cells[i], buf));
         if (len > width[i % columns])
@@ -170,7 +205,7 @@ static void print_text(const struct table *t, FILE *out)
     size_t columns = (size_t)t->column_count;
     measure(t, width);
     for (size_t i = 0; i < columns; i++)
-        print_cell(out, t->columns[i].name, width[i], true);
+        print_cell(out, heading(&t->columns[i]), width[i], true);
     putc('\n', out);
     for (size_t i = 0; i < t->cell_count; i++) {
         print_cell(out, shown(t->columns[i % columns].kind, t->cells[i], buf), width[i % columns],

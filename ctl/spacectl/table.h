@@ -15,11 +15,14 @@ enum column_kind {
     COLUMN_TEXT,
     COLUMN_NUMBER, /* in JSON not quoted, when it is one */
     COLUMN_SIZE,   /* bytes: a number in JSON, 10G for people */
+    COLUMN_AGE,    /* a time (2026-11-29T17:14:51Z): for people how long ago, 1h05m */
+    COLUMN_UNTIL,  /* the same: for people in how long */
 };
 
 struct column {
     const char *name; /* JSON key; in capitals the heading */
     enum column_kind kind;
+    const char *heading; /* another one, or NULL */
 };
 
 /* `columns` ends with a NULL name and must outlive the table. Never NULL: out of memory ends the

@@ -14,21 +14,24 @@ struct db;
 #define IDLE_TEXT_MAX 129
 
 /* Columns: INT(name) is an int64_t, TEXT(name, size) a NUL-ended array. The first is the primary key `id`. */
+/* What the object holds of its own (snapshot/account.h); delta -1: not measured yet. */
+#define DB_ACCOUNT_COLUMNS(INT) INT(parent_kind) INT(parent) INT(delta)
+
 #define DB_SANDBOX_COLUMNS(INT, TEXT)                                                              \
     INT(id)                                                                                        \
     INT(owner) INT(gid) INT(mode) INT(created) INT(changed) INT(state) INT(desired) INT(object)    \
     INT(next_object) INT(generation) INT(memory) INT(vcpus) INT(disk) INT(wake_manual) INT(slot)   \
-    INT(touched) INT(running_since) INT(base_kind) INT(base) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
+    INT(touched) INT(running_since) INT(base_kind) INT(base) DB_ACCOUNT_COLUMNS(INT) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
     TEXT(labels, 4097) TEXT(idle, IDLE_TEXT_MAX) TEXT(keep, 512) TEXT(error, ERR_MAX)
 
 #define DB_TEMPLATE_COLUMNS(INT, TEXT)                                                             \
-    INT(id) INT(owner) INT(gid) INT(created) INT(state) INT(size) INT(deleted) TEXT(name, 65)      \
+    INT(id) INT(owner) INT(gid) INT(created) INT(state) INT(size) INT(deleted) DB_ACCOUNT_COLUMNS(INT) TEXT(name, 65)      \
     TEXT(share, 65) TEXT(error, ERR_MAX)
 
 #define DB_SNAPSHOT_COLUMNS(INT, TEXT)                                                             \
     INT(id) INT(sandbox) INT(owner) INT(gid) INT(mode) INT(created) INT(state) INT(consistent)     \
     INT(automatic) INT(size) INT(memory) INT(vcpus) INT(base_kind) INT(base) INT(changed_bytes)    \
-    INT(taken)                                                                                     \
+    INT(taken) DB_ACCOUNT_COLUMNS(INT)                                                                                     \
     TEXT(name, 65) TEXT(sandbox_name, 65) TEXT(error, ERR_MAX)
 
 #define DB_JOB_COLUMNS(INT, TEXT)                                                                  \

@@ -57,6 +57,10 @@ static const struct table {
     [DB_HEADS] = {"heads", head_row_columns, sizeof(struct head_row)},
 };
 
+#define ACCOUNTED(table)                                                                           \
+    "ALTER TABLE " table " ADD COLUMN parent_kind INTEGER NOT NULL DEFAULT 0; ALTER TABLE " table  \
+    " ADD COLUMN parent INTEGER NOT NULL DEFAULT 0; ALTER TABLE " table " ADD COLUMN delta INTEGER NOT NULL DEFAULT -1;"
+
 /* migrations[n] leads from version n to n + 1. Never edit one that was released; append. */
 static const char *const migrations[] = {
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
@@ -80,6 +84,7 @@ static const char *const migrations[] = {
     "CREATE TABLE heads(id INTEGER PRIMARY KEY, template INTEGER, memory INTEGER, vcpus INTEGER, disk INTEGER, created INTEGER,"
     " accel INTEGER) STRICT;",
     "ALTER TABLE sandboxes ADD COLUMN keep TEXT NOT NULL DEFAULT ''; ALTER TABLE snapshots ADD COLUMN taken INTEGER;",
+    ACCOUNTED("sandboxes") ACCOUNTED("snapshots") ACCOUNTED("templates"),
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
 

@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 #include "hostd/pool/pool.h"
+#include "hostd/snapshot/account.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,6 +20,15 @@ int admit_space(struct space *s, struct err *e)
     if (s->pool_size && s->pool_free < s->pool_size / 100 * s->config.reserve_percent)
         return err_set(e, ENOSPC, "the pool %s is full: %" PRIu64 " MiB are free and %u %% are kept in reserve; remove snapshots or sandboxes",
                        s->config.pool, s->pool_free >> 20, s->config.reserve_percent);
+    return 0;
+}
+
+int admit_disk(const struct space *s, uint32_t owner, struct err *e)
+{
+    uint64_t limit = s->config.max_disk, used = limit ? account_usage(s, owner) : 0;
+    if (limit && used >= limit)
+        return err_set(e, EDQUOT, "sandboxes, snapshots and templates of this owner hold %" PRIu64 " MiB of their own, and max_disk is %" PRIu64 " MiB; remove some",
+                       used >> 20, limit >> 20);
     return 0;
 }
 
@@ -44,7 +54,8 @@ int admit_create(struct space *s, const struct caller *c, struct err *e)
     }
     if (count >= s->config.max_sandboxes)
         return err_set(e, EDQUOT, "you have %u sandboxes already, as many as max_sandboxes allows", count);
-    return admit_space(s, e);
+    int rc = admit_disk(s, c->uid, e);
+    return rc < 0 ? rc : admit_space(s, e);
 }
 
 int vm_charge(struct sandbox *sb, struct err *e)

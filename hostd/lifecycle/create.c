@@ -6,6 +6,7 @@
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
+#include "hostd/snapshot/account.h"
 #include "hostd/snapshot/schedule.h"
 
 #include <errno.h>
@@ -48,7 +49,7 @@ int sandbox_create(struct space *s, struct caller *c, const char *name, struct s
     op->delay = true;
     struct sandbox_row row = {.id = (int64_t)space_new_id(), .owner = c->uid, .gid = c->gid == (uint32_t)-1 ? 0 : c->gid, .mode = 0700,
                               .created = space_now(), .changed = space_now(), .state = SANDBOX_CREATING, .desired = SANDBOX_RUNNING,
-                              .memory = (int64_t)s->config.memory, .vcpus = s->config.vcpus, .disk = t->row.size};
+                              .memory = (int64_t)s->config.memory, .vcpus = s->config.vcpus, .disk = t->row.size, .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     ref_format(&op->ref, row.want);
     db_begin(s->db);
@@ -165,6 +166,7 @@ static void taken(struct snapshot *sn, const struct capture *c, int rc, const st
     }
     snapshot_set_head(sn, c);
     snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 ? e->msg : NULL);
+    account_of_snapshot(sn);
 }
 
 int snapshot_take(struct snapshot *sn, const struct ref *ref, bool with_memory, struct err *e)
@@ -194,7 +196,7 @@ int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct
 {
     struct snapshot_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .owner = sb->row.owner, .gid = sb->row.gid,
                                .mode = sb->row.mode, .created = space_now(), .state = ARTIFACT_CREATING, .automatic = automatic,
-                               .size = sb->row.disk, .taken = schedule_now(sb->space)};
+                               .size = sb->row.disk, .taken = schedule_now(sb->space), .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     str_copy(row.sandbox_name, sizeof row.sandbox_name, sb->row.name);
     return snapshot_insert(sb->space, &row, out, e);
@@ -222,7 +224,9 @@ int snapshot_create(struct sandbox *sb, const char *name, struct snapshot **out,
         return err_set(e, EEXIST, "'%s' has a snapshot '%s' already", sb->row.name, name);
     if (!sb->row.object)
         return err_set(e, EAGAIN, "sandbox '%s' has no disk yet: it is %s", sb->row.name, state_name(sandbox_state(sb)));
-    rc = admit_space(s, e);
+    rc = admit_disk(s, (uint32_t)sb->row.owner, e);
+    if (rc == 0)
+        rc = admit_space(s, e);
     if (rc == 0)
         rc = snapshot_record(sb, name, false, out, e);
     if (rc < 0)
@@ -301,6 +305,7 @@ void snapshot_destroy(struct snapshot *sn)
     event_emit(sn->space, &scope, "snapshot", (uint64_t)sn->row.sandbox, sn->row.sandbox_name, ",\"snapshot\":\"%s\",\"state\":\"gone\"",
                sn->row.name);
     object_delete_later(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id); /* whoever still makes it looks again at the end */
+    account_gone(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id, sn->row.parent_kind, sn->row.parent);
     job_rows_remove(sn->space, (uint64_t)sn->row.id);
     pool_drain(sn->space, (uint64_t)sn->row.id);
     snapshot_forget(sn);
@@ -335,11 +340,13 @@ int template_create(struct space *s, struct caller *c, const char *name, struct 
         return err_set(e, EPERM, "only root and members of the group '%s' may make things here", s->config.group);
     if (template_by_name(s, c->uid, name))
         return err_set(e, EEXIST, "you have a template '%s' already", name);
-    rc = admit_space(s, e);
+    rc = admit_disk(s, c->uid, e);
+    if (rc == 0)
+        rc = admit_space(s, e);
     if (rc < 0)
         return rc;
     struct template_row row = {.id = (int64_t)space_new_id(), .owner = c->uid, .gid = c->gid == (uint32_t)-1 ? 0 : c->gid,
-                               .created = space_now(), .state = ARTIFACT_CREATING};
+                               .created = space_now(), .state = ARTIFACT_CREATING, .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     rc = template_insert(s, &row, out, e);
     if (rc == 0)
@@ -397,10 +404,13 @@ static void seal_template(void *arg)
     struct err e = {0};
     int rc = seal_steps(t, &w->ref, &e);
     t->busy = false;
+    account_published(t, &w->ref);
     if (!t->row.deleted)
         template_set_state(t, rc < 0 ? ARTIFACT_EMPTY : ARTIFACT_READY, rc < 0 ? e.msg : NULL);
-    if (rc == 0 && !t->row.deleted)
+    if (rc == 0 && !t->row.deleted) {
+        account_of_template(t);
         template_wish(t);
+    }
     wait_done_all(&t->sealing, rc, &e);
     template_unref(t);
     free(w);
@@ -438,6 +448,7 @@ int template_destroy(struct template *t, struct err *e)
     t->row.deleted = 1;
     template_unname(t);
     template_heads_remove(t);
+    account_gone(t->space, NODED_TEMPLATE, (uint64_t)t->row.id, t->row.parent_kind, t->row.parent);
     object_delete_later(t->space, NODED_TEMPLATE, (uint64_t)t->row.id); /* whoever still makes it looks again at the end */
     template_forget(t);
     return 0;

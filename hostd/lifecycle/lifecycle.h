@@ -136,6 +136,8 @@ int survey_wait(struct space *s, struct err *e);
 /* Admission (admission.c). */
 int admit_create(struct space *s, const struct caller *c, struct err *e);
 int admit_space(struct space *s, struct err *e);
+/* -EDQUOT when what the owner has holds `max_disk` already. */
+int admit_disk(const struct space *s, uint32_t owner, struct err *e);
 int admit_memory(struct space *s, uint64_t bytes, struct err *e);
 /* Charges a live sandbox's memory and takes a uid slot; released by vm_release. */
 int vm_charge(struct sandbox *sb, struct err *e);

@@ -15,6 +15,7 @@
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
+#include "hostd/snapshot/account.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -125,9 +126,12 @@ static int capture_here(struct sandbox *sb, enum sandbox_state was, struct captu
 {
     if (!sb->row.object)
         return err_set(e, ENOTCONN, "sandbox '%s' has no disk yet", sb->row.name);
-    if (c->with_memory && sb->guest && (was == SANDBOX_RUNNING || was == SANDBOX_PAUSED))
-        return capture_machine(sb, was == SANDBOX_RUNNING, c, e);
-    return capture_disk(sb, was == SANDBOX_RUNNING, c, e);
+    bool machine = c->with_memory && sb->guest && (was == SANDBOX_RUNNING || was == SANDBOX_PAUSED);
+    int rc = machine ? capture_machine(sb, was == SANDBOX_RUNNING, c, e) : capture_disk(sb, was == SANDBOX_RUNNING, c, e);
+    struct snapshot *sn = rc == 0 && c->kind == NODED_SNAPSHOT ? snapshot_by_id(sb->space, c->id) : NULL; /* none: it is hidden, or removed */
+    if (sn)
+        account_captured(sb, sn);
+    return rc;
 }
 
 int capture_run(struct sandbox *sb, struct op *op, struct err *e)
@@ -283,6 +287,7 @@ static int keep_present(struct sandbox *sb, enum sandbox_state was, struct err *
     if (!sn->gone) {
         snapshot_set_head(sn, &c);
         snapshot_set_state(sn, rc < 0 ? ARTIFACT_FAILED : ARTIFACT_READY, rc < 0 && e ? e->msg : NULL);
+        account_of_snapshot(sn);
     }
     if (rc < 0 || sn->gone) {
         object_delete_later(sb->space, NODED_SNAPSHOT, c.id);
@@ -303,8 +308,9 @@ int capture_seal(struct space *s, const struct capture *c, struct err *e)
 /* ---- loading ---- */
 
 /* From here on the sandbox is what `ref` names. */
-static int switched(struct sandbox *sb, const struct ref *ref, struct err *e)
+static int switched(struct sandbox *sb, const struct ref *ref, uint64_t old, struct err *e)
 {
+    account_loaded(sb, ref, old);
     sb->row.next_object = 0;
     sb->row.generation++;
     sb->row.touched = sb->ready.first != NULL;
@@ -333,7 +339,8 @@ static int make_object(struct sandbox *sb, const struct ref *ref, struct err *e)
     sb->row.object = (int64_t)c.id;
     if (sb->row.disk < size)
         sb->row.disk = size;
-    rc = switched(sb, ref, e);
+    sb->row.base = 0; /* it boots */
+    rc = switched(sb, ref, (uint64_t)old, e);
     if (rc == 0 && old)
         object_delete_later(sb->space, NODED_SANDBOX, (uint64_t)old);
     return rc;
@@ -362,7 +369,7 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
     bool grow = sb->row.disk > disk;
     if (!grow)
         sb->row.disk = disk;
-    rc = switched(sb, ref, e);
+    rc = switched(sb, ref, before ? before->object : 0, e);
     machine_discard(before); /* it takes its time, and is nobody's: killed now, we find it as an orphan */
     if (rc == 0 && grow)
         rc = vm_grow(sb, true, e);
@@ -477,8 +484,15 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
         rc = wait_for_copy(sb);
     if (rc == 0 && touched && before != SANDBOX_ROLLING_BACK)
         rc = keep_present(sb, before, e);
+    struct snapshot *from = rc == 0 && op->ref.kind == REF_SNAPSHOT ? snapshot_by_id(sb->space, op->ref.id) : NULL;
+    if (from)
+        snapshot_ref(from)->loads++;
     if (rc == 0)
         rc = load_into(sb, op, e);
+    if (from) {
+        from->loads--;
+        snapshot_unref(from);
+    }
     if (rc < 0) {
         bool intact = object && sb->row.object == object && (sb->guest ? before == SANDBOX_RUNNING || before == SANDBOX_PAUSED : before == SANDBOX_STOPPED);
         if (intact && rc != -ECANCELED)
@@ -499,6 +513,7 @@ void destroy_run(struct sandbox *sb)
     if (sb->row.next_object)
         object_delete(s, NODED_SANDBOX, (uint64_t)sb->row.next_object, &e);
     int rc = sb->row.object ? object_delete(s, NODED_SANDBOX, (uint64_t)sb->row.object, &e) : 0;
+    account_gone(s, NODED_SANDBOX, (uint64_t)sb->row.object, sb->row.parent_kind, sb->row.parent);
     for (struct hmap_node *n = NULL, *next; (next = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(next, struct snapshot, by_id);
         n = next;

@@ -198,9 +198,7 @@ static bool remove_orphan_objects(struct space *s)
             continue;
         }
         log_warn("%s object %012" PRIx64 " belongs to nothing: deleted", kind, id);
-        struct noded_request req = {.op = NODED_OBJECT_DELETE, .id = id};
-        req.kind = !strcmp(kind, "template") ? NODED_TEMPLATE : !strcmp(kind, "snapshot") ? NODED_SNAPSHOT : NODED_SANDBOX;
-        noded_call(s, &req, NULL, NULL, &e);
+        object_delete_later(s, !strcmp(kind, "template") ? NODED_TEMPLATE : !strcmp(kind, "snapshot") ? NODED_SNAPSHOT : NODED_SANDBOX, id);
     }
     return all;
 }

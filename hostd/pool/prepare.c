@@ -6,6 +6,7 @@
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
+#include "hostd/snapshot/account.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -89,6 +90,7 @@ static void remove_prepared(struct space *s, struct prepared **at)
     struct prepared *p = *at;
     *at = p->next;
     db_delete(s->db, DB_HEADS, p->row.id, NULL);
+    account_gone(s, NODED_TEMPLATE, (uint64_t)p->row.id, NODED_TEMPLATE, p->row.template);
     pool_drain(s, (uint64_t)p->row.id);
     object_delete_later(s, NODED_TEMPLATE, (uint64_t)p->row.id);
     free(p);

@@ -67,16 +67,20 @@ enum keep_due keep_due(const struct keep_policy *p, uint64_t phase, int64_t now,
     return due;
 }
 
-static void mark(const struct keep_tier *t, uint64_t phase, int64_t now, struct keep_item *items, size_t n)
+/* The first one of each period is what the tier wants. */
+static void mark(const struct keep_policy *p, unsigned tier, uint64_t phase, struct keep_item *items, size_t n)
 {
+    const struct keep_tier *t = &p->tier[tier];
     int64_t before = INT64_MIN;
     for (size_t i = 0; i < n; i++) {
-        int64_t in = period(items[i].taken, phase, t->every);
+        int64_t in = period(items[i].taken, phase, t->every), until = items[i].taken + (int64_t)t->keep_for;
         if ((t->full && !items[i].full) || in == before)
             continue;
         before = in;
-        if (now - items[i].taken <= (int64_t)t->keep_for)
-            items[i].stays = true;
+        if (until > items[i].until) {
+            items[i].until = until;
+            items[i].tier = tier;
+        }
     }
 }
 
@@ -84,19 +88,33 @@ size_t keep_thin(const struct keep_policy *p, uint64_t phase, int64_t now, struc
 {
     size_t go = 0;
     for (size_t i = 0; i < n; i++)
-        items[i].stays = false;
+        items[i].until = items[i].tier = 0;
     for (unsigned i = 0; i < p->count; i++)
-        mark(&p->tier[i], phase, now, items, n);
-    for (size_t i = 0; i < n; i++)
+        mark(p, i, phase, items, n);
+    for (size_t i = 0; i < n; i++) {
+        items[i].stays = items[i].until && now <= items[i].until;
         go += !items[i].stays;
+    }
     return go;
 }
 
-int64_t keep_until(const struct keep_policy *p, const struct keep_item *item)
+static void format_duration(uint32_t seconds, char out[16])
 {
-    int64_t until = 0;
-    for (unsigned i = 0; i < p->count; i++)
-        if ((item->full || !p->tier[i].full) && item->taken + (int64_t)p->tier[i].keep_for > until)
-            until = item->taken + (int64_t)p->tier[i].keep_for;
-    return until;
+    static const struct {
+        uint32_t seconds;
+        char letter;
+    } units[] = {{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
+    size_t i = 0;
+    while (seconds % units[i].seconds)
+        i++;
+    snprintf(out, 16, "%u%c", seconds / units[i].seconds, units[i].letter);
+}
+
+char *keep_format(const struct keep_tier *t, char out[KEEP_LINE_MAX])
+{
+    char every[16], keep_for[16];
+    format_duration(t->every, every);
+    format_duration(t->keep_for, keep_for);
+    snprintf(out, KEEP_LINE_MAX, "%s every %s for %s", t->full ? "full" : "disk", every, keep_for);
+    return out;
 }

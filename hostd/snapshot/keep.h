@@ -43,12 +43,15 @@ struct keep_item {
     int64_t taken; /* seconds */
     bool full;
     bool stays;    /* out */
+    int64_t until; /* out: when no tier wants it any more (seconds), 0: none ever did; */
+    unsigned tier; /* and which one keeps it that long */
 };
 
 /* Judges snapshots, the oldest first: the first one of each period that a tier still wants stays. Returns how many go. */
 size_t keep_thin(const struct keep_policy *p, uint64_t phase, int64_t now, struct keep_item *items, size_t n);
 
-/* Until when (seconds) a snapshot is kept by the policy if it stays that long: for the timeline. 0: not at all. */
-int64_t keep_until(const struct keep_policy *p, const struct keep_item *item);
+#define KEEP_LINE_MAX 64
+/* A tier as a line of the policy. Returns `out`. */
+char *keep_format(const struct keep_tier *t, char out[KEEP_LINE_MAX]);
 
 #endif

@@ -54,6 +54,21 @@ static void boot_id(char out[40])
     out[n > 0 ? n : 0] = 0;
 }
 
+/* What was taken before this start. The clock goes on behind all of that, also when the host's was ahead then and is not any more. */
+static void recall(struct space *s)
+{
+    for (struct hmap_node *at = NULL; (at = hmap_iterate(&s->snapshots, at));) {
+        const struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
+        if (sn->row.taken > schedule_now(s))
+            s->schedule_base += sn->row.taken - schedule_now(s);
+        struct sandbox *sb = sn->row.automatic ? sandbox_by_id(s, (uint64_t)sn->row.sandbox) : NULL;
+        if (sb && sn->row.taken > sb->keep.last)
+            sb->keep.last = sn->row.taken;
+        if (sb && sn->row.memory && sn->row.taken > sb->keep.last_full)
+            sb->keep.last_full = sn->row.taken;
+    }
+}
+
 static int open_clock(struct space *s, struct err *e)
 {
     char id[40], stored[80], text[80], was[40];
@@ -63,6 +78,7 @@ static int open_clock(struct space *s, struct err *e)
     int rc = db_meta(s->db, "schedule_clock", "", stored, sizeof stored, e);
     if (rc == 0 && sscanf(stored, "%39s %" SCNd64, was, &base) == 2 && !strcmp(was, id))
         s->schedule_base = base;
+    recall(s);
     snprintf(text, sizeof text, "%s %" PRId64, id, s->schedule_base);
     return rc < 0 ? rc : db_meta_set(s->db, "schedule_clock", text, e);
 }
@@ -92,6 +108,9 @@ int schedule_set(struct sandbox *sb, const char *text, struct err *e)
         return rc;
     str_copy(sb->row.keep, sizeof sb->row.keep, standard ? "" : text);
     sb->keep.parsed = false;
+    for (struct hmap_node *at = NULL; (at = hmap_iterate(&sb->space->snapshots, at));)
+        if (hmap_entry(at, struct snapshot, by_id)->row.sandbox == sb->row.id)
+            hmap_entry(at, struct snapshot, by_id)->until = 0;
     return sandbox_save(sb, e);
 }
 
@@ -132,7 +151,9 @@ static int take(struct sandbox *sb, bool full, struct err *e)
     strftime(name, sizeof name, full ? "auto-%Y%m%dT%H%M%SZ-full" : "auto-%Y%m%dT%H%M%SZ-disk", &tm);
     if (snapshot_by_name(sb->space, (uint64_t)sb->row.id, name))
         return err_set(e, EEXIST, "'%s' was taken this second", name);
-    int rc = snapshot_record(sb, name, true, &sn, e);
+    int rc = admit_disk(sb->space, (uint32_t)sb->row.owner, e);
+    if (rc == 0)
+        rc = snapshot_record(sb, name, true, &sn, e);
     return rc < 0 ? rc : snapshot_take(sn, &ref, full, e);
 }
 
@@ -188,7 +209,23 @@ static enum keep_due due_of(struct sandbox *sb, int64_t now)
         sb->keep.last = sb->keep.last_full = now;
         return KEEP_NOTHING;
     }
+    if (!sb->keep.last_full)
+        sb->keep.last_full = now;
     return keep_due(policy_of(sb), (uint64_t)sb->row.id, now, sb->keep.last, sb->keep.last_full);
+}
+
+/* Keeps the `room` that were served the longest ago: else those with short periods could keep others from ever having their turn. */
+static size_t put_by_age(struct sandbox **batch, size_t n, size_t room, struct sandbox *sb)
+{
+    size_t at = n;
+    while (at > 0 && batch[at - 1]->keep.last > sb->keep.last)
+        at--;
+    if (at == room)
+        return n;
+    n = n < room ? n + 1 : n;
+    memmove(batch + at + 1, batch + at, (n - at - 1) * sizeof *batch);
+    batch[at] = sb;
+    return n;
 }
 
 static void look(struct space *s)
@@ -196,15 +233,17 @@ static void look(struct space *s)
     int64_t now = schedule_now(s);
     struct sandbox *batch[AT_ONCE];
     size_t n = 0;
-    for (struct hmap_node *at = NULL; s->scheduled + n < AT_ONCE && (at = hmap_iterate(&s->sandboxes, at));) {
+    size_t room = s->scheduled < AT_ONCE ? AT_ONCE - s->scheduled : 0;
+    for (struct hmap_node *at = NULL; room && (at = hmap_iterate(&s->sandboxes, at));) {
         struct sandbox *sb = hmap_entry(at, struct sandbox, by_id);
         enum keep_due due = due_of(sb, now);
         if (due == KEEP_NOTHING)
             continue;
         sb->keep.due = due;
-        batch[n++] = sandbox_ref(sb);
+        n = put_by_age(batch, n, room, sb);
     }
     for (size_t i = 0; i < n; i++) {
+        sandbox_ref(batch[i]);
         batch[i]->keep.busy = true;
         s->scheduled++;
         co_spawn(s->co, work, batch[i]);
@@ -221,12 +260,9 @@ static int by_sandbox_and_time(const void *a, const void *b)
     return x->row.taken < y->row.taken ? -1 : x->row.taken > y->row.taken;
 }
 
-/* The automatic snapshots of one sandbox, the oldest first. */
-static void thin(struct space *s, struct snapshot **list, size_t n, int64_t now, bool low)
+/* Says how long each stays, of the automatic snapshots of one sandbox, the oldest first. */
+static void judge(struct sandbox *sb, struct snapshot **list, size_t n, int64_t now, bool low)
 {
-    struct sandbox *sb = sandbox_by_id(s, (uint64_t)list[0]->row.sandbox);
-    if (!sb || !sb->named)
-        return; /* they go with it */
     struct keep_policy p = *policy_of(sb);
     struct keep_item *items = calloc(n, sizeof *items);
     if (!items)
@@ -234,30 +270,82 @@ static void thin(struct space *s, struct snapshot **list, size_t n, int64_t now,
     for (unsigned i = 0; low && i < p.count; i++)
         p.tier[i].keep_for /= 4;
     for (size_t i = 0; i < n; i++)
-        items[i] = (struct keep_item){list[i]->row.taken, list[i]->row.memory != 0, false};
+        items[i] = (struct keep_item){.taken = list[i]->row.taken, .full = list[i]->row.memory != 0};
     keep_thin(&p, (uint64_t)sb->row.id, now, items, n);
     for (size_t i = 0; i < n; i++) {
-        bool undo = strstr(list[i]->row.name, "-before-") && now - list[i]->row.taken < UNDO_SEC;
-        if (!items[i].stays && !undo && !list[i]->readers)
-            snapshot_destroy(list[i]);
+        int64_t undo = strstr(list[i]->row.name, "-before-") ? list[i]->row.taken + UNDO_SEC : 1;
+        list[i]->until = items[i].until > undo ? items[i].until : undo;
+        list[i]->tier = items[i].until ? p.tier[items[i].tier] : (struct keep_tier){0};
     }
     free(items);
 }
 
-static void sweep(struct space *s)
+/* Nobody reads it, and it is not being loaded. */
+static bool free_to_go(const struct snapshot *sn)
+{
+    return !sn->readers && !sn->loads;
+}
+
+static void thin(struct space *s, struct snapshot **list, size_t n, int64_t now, bool low)
+{
+    struct sandbox *sb = sandbox_by_id(s, (uint64_t)list[0]->row.sandbox);
+    if (!sb || !sb->named)
+        return; /* they go with it */
+    judge(sb, list, n, now, low);
+    for (size_t i = 0; i < n; i++)
+        if (list[i]->until < now && free_to_go(list[i]))
+            snapshot_destroy(list[i]);
+}
+
+/* The automatic ones of that sandbox, or of all for NULL, by sandbox and time; the caller frees. */
+static struct snapshot **automatic_ones(struct space *s, const struct sandbox *sb, size_t *count)
 {
     struct snapshot **all = calloc(s->snapshots.count + 1, sizeof(struct snapshot *));
     size_t n = 0;
-    bool low = low_on_space(s);
-    int64_t now = schedule_now(s);
     if (!all)
         abort();
     for (struct hmap_node *at = NULL; (at = hmap_iterate(&s->snapshots, at));) {
         struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
-        if (sn->row.automatic && sn->row.state != ARTIFACT_CREATING)
+        if (sn->row.automatic && sn->row.state != ARTIFACT_CREATING && (!sb || sn->row.sandbox == sb->row.id))
             all[n++] = sn;
     }
     qsort(all, n, sizeof all[0], by_sandbox_and_time);
+    *count = n;
+    return all;
+}
+
+/* Judges it with the others of its sandbox, if that was not done yet. False when it has no end of its own. */
+static bool judged(struct snapshot *sn)
+{
+    struct space *s = sn->space;
+    struct sandbox *sb = sn->row.automatic ? sandbox_by_id(s, (uint64_t)sn->row.sandbox) : NULL;
+    size_t n;
+    if (!sb || !sb->named || sn->row.state == ARTIFACT_CREATING)
+        return false;
+    if (!sn->until) {
+        struct snapshot **list = automatic_ones(s, sb, &n);
+        judge(sb, list, n, schedule_now(s), low_on_space(s));
+        free(list);
+    }
+    return true;
+}
+
+int64_t schedule_expires(struct snapshot *sn)
+{
+    return judged(sn) ? space_now() + (sn->until - schedule_now(sn->space)) * 1000000000 : -1;
+}
+
+const char *schedule_tier(struct snapshot *sn, char out[KEEP_LINE_MAX])
+{
+    return judged(sn) && sn->tier.every ? keep_format(&sn->tier, out) : "";
+}
+
+static void sweep(struct space *s)
+{
+    size_t n;
+    bool low = low_on_space(s);
+    int64_t now = schedule_now(s);
+    struct snapshot **all = automatic_ones(s, NULL, &n);
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && all[end]->row.sandbox == all[i]->row.sandbox;)
             end++;
@@ -276,19 +364,6 @@ static void tick(uv_timer_t *t)
         look(s);
 }
 
-/* What was taken before this start. */
-static void recall(struct space *s)
-{
-    for (struct hmap_node *at = NULL; (at = hmap_iterate(&s->snapshots, at));) {
-        const struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
-        struct sandbox *sb = sn->row.automatic ? sandbox_by_id(s, (uint64_t)sn->row.sandbox) : NULL;
-        if (sb && sn->row.taken > sb->keep.last)
-            sb->keep.last = sn->row.taken;
-        if (sb && sn->row.memory && sn->row.taken > sb->keep.last_full)
-            sb->keep.last_full = sn->row.taken;
-    }
-}
-
 int schedule_open(struct space *s, struct err *e)
 {
     static uv_timer_t timer;
@@ -299,7 +374,6 @@ int schedule_open(struct space *s, struct err *e)
     rc = open_clock(s, e);
     if (rc < 0)
         return rc;
-    recall(s);
     timer.data = s;
     uv_timer_init(s->loop, &timer);
     uv_timer_start(&timer, tick, TICK_MSEC, TICK_MSEC);

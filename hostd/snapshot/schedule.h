@@ -14,4 +14,9 @@ int schedule_set(struct sandbox *sb, const char *text, struct err *e);
 /* The policy's text as in force. */
 const char *schedule_text(const struct sandbox *sb);
 
+/* When an automatic snapshot goes (CLOCK_REALTIME in nanoseconds), if `keep` stays as it is. Negative: never, or with its sandbox. */
+int64_t schedule_expires(struct snapshot *sn);
+/* The line of `keep` that keeps it longest, in `out`; "" when there is none. */
+const char *schedule_tier(struct snapshot *sn, char out[KEEP_LINE_MAX]);
+
 #endif

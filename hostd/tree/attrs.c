@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/idle.h"
+#include "hostd/snapshot/account.h"
 #include "hostd/snapshot/schedule.h"
 #include "hostd/tree/tree.h"
 
@@ -288,8 +289,11 @@ static void read_stats(struct tree_fid *f, struct text *t)
 {
     struct sandbox *sb = f->node.sandbox;
     const struct sandbox_stats *st = &sb->stats;
+    int64_t delta = account_of_sandbox(sb);
     text_add(t, "cpu_usec %" PRIu64 "\nmemory_bytes %" PRIu64 "\ndisk_bytes %" PRId64 "\njobs %u\nloads %" PRId64 "\nidle_sec %" PRIu64 "\nacceleration %s\n", st->cpu_nsec / 1000,
              st->rss_bytes, sb->row.disk, sb->job_count, sb->row.generation, idle_seconds(sb), sb->space->accel == 2 ? "kvm" : "tcg");
+    if (delta >= 0)
+        text_add(t, "disk_delta_bytes %" PRId64 "\n", delta);
     if (!sb->guest)
         return;
     AUTO_FREE char *info = strdup(guest_info(sb->guest));
@@ -544,6 +548,27 @@ static void read_snapshot_size(struct tree_fid *f, struct text *t)
 {
     text_add(t, "%" PRId64 "\n", snap_of(f)->size);
 }
+static void read_snapshot_delta(struct tree_fid *f, struct text *t)
+{
+    int64_t delta = account_of_snapshot(f->node.snapshot);
+    if (delta < 0)
+        text_add(t, "unknown\n");
+    else
+        text_add(t, "%" PRId64 "\n", delta);
+}
+static void read_snapshot_expires(struct tree_fid *f, struct text *t)
+{
+    int64_t until = schedule_expires(f->node.snapshot);
+    if (until < 0)
+        text_add(t, "never\n");
+    else
+        add_time(t, until);
+}
+static void read_snapshot_tier(struct tree_fid *f, struct text *t)
+{
+    char line[KEEP_LINE_MAX];
+    add_line(t, schedule_tier(f->node.snapshot, line));
+}
 static void read_snapshot_state(struct tree_fid *f, struct text *t)
 {
     text_add(t, "%s\n", artifact_state_name(snap_of(f)->state));
@@ -582,6 +607,9 @@ const struct attr snapshot_attrs[] = {
     {"kind", 0444, 0, read_snapshot_kind, NULL, "`full` (with memory and processes), `disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
     {"created", 0444, 0, read_snapshot_created, NULL, "When (UTC)."},
     {"size", 0444, 0, read_snapshot_size, NULL, "Bytes of the disk."},
+    {"delta", 0444, 0, read_snapshot_delta, NULL, "Bytes that it holds beyond the snapshot before it, or what its sandbox came from; `unknown` until measured."},
+    {"tier", 0444, 0, read_snapshot_tier, NULL, "Of an automatic one: the line of `keep` that keeps it longest."},
+    {"expires", 0444, 0, read_snapshot_expires, NULL, "When it is removed if `keep` stays as it is (UTC), or never."},
     {"state", 0444, 0, read_snapshot_state, NULL, "creating, ready or failed."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
     {"disk.raw", 0400, ATTR_RAW, NULL, NULL, "The disk image, read-only and stable."},

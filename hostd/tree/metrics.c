@@ -26,7 +26,7 @@ static void counter(struct text *t, const char *name, const char *help, uint64_t
 static void add_sandboxes(const struct tree_fid *f, struct text *t)
 {
     const struct space *s = f->session->space;
-    uint64_t states[SANDBOX_STATE_COUNT] = {0}, memory = 0, jobs = 0, snapshots = 0;
+    uint64_t states[SANDBOX_STATE_COUNT] = {0}, memory = 0, jobs = 0, snapshots = 0, held = 0;
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
         const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
         if (!caller_owns(f->caller, sb->row.owner))
@@ -34,15 +34,22 @@ static void add_sandboxes(const struct tree_fid *f, struct text *t)
         states[sandbox_state(sb)]++;
         memory += sb->charged;
         jobs += sb->job_count;
+        held += sb->row.delta > 0 ? (uint64_t)sb->row.delta : 0;
     }
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));)
-        snapshots += caller_owns(f->caller, hmap_entry(n, struct snapshot, by_id)->row.owner);
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
+        const struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
+        if (!caller_owns(f->caller, sn->row.owner))
+            continue;
+        snapshots++;
+        held += sn->row.delta > 0 ? (uint64_t)sn->row.delta : 0;
+    }
     heading(t, "space_sandboxes", "gauge", "Sandboxes by state.");
     for (int state = 1; state < SANDBOX_STATE_COUNT; state++)
         text_add(t, "space_sandboxes{state=\"%s\"} %" PRIu64 "\n", state_name((enum sandbox_state)state), states[state]);
     gauge(t, "space_guest_memory_bytes", "Memory that live sandboxes may use.", memory);
     gauge(t, "space_jobs", "Jobs, ended ones included.", jobs);
     gauge(t, "space_snapshots", "Snapshots.", snapshots);
+    gauge(t, "space_held_bytes", "Bytes that sandboxes and snapshots hold of their own, as measured last.", held);
 }
 
 static void add_node(const struct space *s, struct text *t)

@@ -60,6 +60,7 @@ static const struct key keys[] = {
     {"pool_max", K_U32, AT(pool_max), 0, 4096, "32"},
     {"reserve_percent", K_U32, AT(reserve_percent), 0, 90, "5"},
     {"max_sandboxes", K_U32, AT(max_sandboxes), 1, 1u << 20, "4096"},
+    {"max_disk", K_SIZE, AT(max_disk), 0, SIZE_GIB(1ull << 24), "0"},
     {"max_jobs", K_U32, AT(max_jobs), 1, 1024, "1024"},
     {"job_output", K_SIZE, AT(job_output), 4096, SIZE_GIB(1024), "64M"},
 };

@@ -37,6 +37,7 @@ struct config {
     uint32_t pool_max;            /* machines in the pool at most, all templates together; 0: no pool; default 32 */
     uint32_t reserve_percent;     /* of the pool kept free: creating is refused below, removing still works; default 5 */
     uint32_t max_sandboxes;       /* per owner; default 4096 */
+    uint64_t max_disk;            /* bytes that the things of one owner may hold of their own; 0: no limit; default 0 */
     uint32_t max_jobs;            /* per sandbox; default 1024 */
     uint64_t job_output;          /* spooled bytes per job; default 64M */
 };

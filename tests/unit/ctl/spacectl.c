@@ -107,7 +107,7 @@ static void options_refuse_mistakes(void)
 }
 
 static const struct column columns[] = {
-    {"name", COLUMN_TEXT}, {"n", COLUMN_NUMBER}, {"s", COLUMN_SIZE}, {NULL, COLUMN_TEXT}};
+    {"name", COLUMN_TEXT, NULL}, {"n", COLUMN_NUMBER, NULL}, {"s", COLUMN_SIZE, NULL}, {NULL, COLUMN_TEXT, NULL}};
 
 static void table_text(bool json, char out[512])
 {

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct keep_policy policy(const char *text)
 {
@@ -98,15 +99,35 @@ static void retention_decays(void)
     free(items);
 }
 
-static void expiry_is_the_longest_tier(void)
+static void expiry_is_that_of_the_longest_tier(void)
 {
     struct keep_policy p = policy("disk every 5m for 1h, full every 1h for 1d");
-    struct keep_item disk = {.taken = 1000}, full = {.taken = 1000, .full = true};
-    CHECK_EQ(keep_until(&p, &disk), 4600);
-    CHECK_EQ(keep_until(&p, &full), 87400);
+    struct keep_item items[] = {{.taken = 36000, .full = true}, {.taken = 36100}, {.taken = 36301}, {.taken = 36302}};
+    char line[KEEP_LINE_MAX];
+    CHECK_EQ(keep_thin(&p, 0, 36400, items, 4), 2u);
+    CHECK_EQ(items[0].until, 36000 + 86400);
+    CHECK(!strcmp(keep_format(&p.tier[items[0].tier], line), "full every 1h for 1d"));
+    CHECK_EQ(items[1].until, 0); /* of the same five minutes as the first */
+    CHECK_EQ(items[2].until, 36301 + 3600);
+    CHECK(!strcmp(keep_format(&p.tier[items[2].tier], line), "disk every 5m for 1h"));
+    CHECK_EQ(items[3].until, 0);
+    CHECK(items[0].stays && !items[1].stays && items[2].stays && !items[3].stays);
+    keep_thin(&p, 0, 36301 + 3601, items, 4);
+    CHECK(items[0].stays && !items[2].stays);
+}
+
+static void lines_of_a_policy_are_written_as_they_are_read(void)
+{
+    static const char *const lines[] = {"disk every 1s for 90s", "full every 90m for 2d", "disk every 7d for 30d"};
+    char line[KEEP_LINE_MAX];
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        struct keep_policy p = policy(lines[i]), again = policy(keep_format(&p.tier[0], line));
+        CHECK(p.tier[0].full == again.tier[0].full && p.tier[0].every == again.tier[0].every && p.tier[0].keep_for == again.tier[0].keep_for);
+    }
 }
 
 static const struct check_test tests[] = {TEST(policies_parse),          TEST(malformed_policies_are_refused), TEST(one_is_due_a_period),
-                                          TEST(phases_spread_the_ticks), TEST(retention_decays),               TEST(expiry_is_the_longest_tier)};
+                                          TEST(phases_spread_the_ticks), TEST(retention_decays),               TEST(expiry_is_that_of_the_longest_tier),
+                                          TEST(lines_of_a_policy_are_written_as_they_are_read)};
 
 CHECK_MAIN(tests)
