@@ -265,9 +265,6 @@ static void reconcile(void *arg)
     if (first)
         settle_artifacts(s);
     first = false;
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&domains, n));)
-        if (!is_ours(s, n->key))
-            kill_orphan(s, n->key, hmap_entry(n, struct domain, node));
     struct sandbox **all = all_sandboxes(s, &count);
     for (size_t i = 0; i < count; i++) {
         struct hmap_node *n = hmap_find(&domains, (uint64_t)all[i]->row.object);
@@ -276,6 +273,9 @@ static void reconcile(void *arg)
         sandbox_unref(all[i]);
     }
     free(all);
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&domains, n));) /* last: each takes its time, and sandboxes that run are waited for */
+        if (!is_ours(s, n->key))
+            kill_orphan(s, n->key, hmap_entry(n, struct domain, node));
     free_domains(&domains);
     remove_orphans(s);
 }
