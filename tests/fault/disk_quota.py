@@ -41,13 +41,13 @@ def who_holds_too_much_makes_nothing_new():
     box.out("dd if=/dev/urandom of=/x bs=1M count=40 2>/dev/null; sync")
     wait_until(lambda: int(stats(box.name).get("disk_delta_bytes", 0)) >= 40 * MIB, 30, "it is measured")
     defer(lambda: restart_with(max_disk=None))
+    Job(small, "while :; do date > /mark; sync; sleep 0.2; done")
     restart_with(max_disk=(held() - 10 * MIB) // 4096 * 4096)
     name = fresh_name()
     for parts in (("sandboxes", name), ("templates", name), ("snapshots", small.name, "s")):
         refused(errno.EDQUOT, os.mkdir, path(*parts))
         explained("/".join(parts[:-1]), errno.EDQUOT)
         eq(False, exists(*parts), f"{parts} after it")
-    Job(small, "while :; do date > /mark; sync; sleep 0.2; done")
     small.set("keep", "disk every 1s for 1h")
     time_of_three = time.monotonic() + 4
     wait_until(lambda: time.monotonic() > time_of_three, 10, "some periods")
