@@ -392,17 +392,35 @@ static void on_fsync(struct p9_request *r)
     p9_reply(r, &(struct p9_msg){0});
 }
 
+/* Nobody can get a lock that excludes others, so that one which does not is everybody's. */
+static void on_lock(struct p9_request *r)
+{
+    struct p9_msg m = {.Rlock.status = P9_LOCK_SUCCESS};
+    if (r->t->Tlock.type == P9_LOCK_WRLCK)
+        p9_fail(r, EROFS);
+    else
+        p9_reply(r, &m);
+}
+
+static void on_getlock(struct p9_request *r)
+{
+    const struct p9_Tgetlock *t = &r->t->Tgetlock;
+    struct p9_msg m = {.Rgetlock = {P9_LOCK_UNLCK, t->start, t->length, t->proc_id, t->client_id}};
+    p9_reply(r, &m);
+}
+
 /* ---- the table ---- */
 
 static p9_handler *const handlers[P9_TYPE_MAX] = {
-    [P9_Tattach] = on_attach,     [P9_Twalk] = on_walk,          [P9_Tlopen] = on_lopen,
-    [P9_Tclunk] = on_clunk,       [P9_Tread] = on_read,          [P9_Treaddir] = on_readdir,
-    [P9_Treadlink] = on_readlink, [P9_Tgetattr] = on_getattr,    [P9_Txattrwalk] = on_xattrwalk,
-    [P9_Tstatfs] = on_statfs,     [P9_Tfsync] = on_fsync,        [P9_Twrite] = on_change,
-    [P9_Tlcreate] = on_change,    [P9_Tsetattr] = on_change,     [P9_Tmkdir] = on_change,
-    [P9_Tmknod] = on_change,      [P9_Tsymlink] = on_change,     [P9_Tlink] = on_change,
-    [P9_Trename] = on_change,     [P9_Trenameat] = on_change,    [P9_Tunlinkat] = on_change,
-    [P9_Tremove] = on_change,     [P9_Txattrcreate] = on_change,
+    [P9_Tattach] = on_attach,      [P9_Twalk] = on_walk,       [P9_Tlopen] = on_lopen,
+    [P9_Tclunk] = on_clunk,        [P9_Tread] = on_read,       [P9_Treaddir] = on_readdir,
+    [P9_Treadlink] = on_readlink,  [P9_Tgetattr] = on_getattr, [P9_Txattrwalk] = on_xattrwalk,
+    [P9_Tstatfs] = on_statfs,      [P9_Tfsync] = on_fsync,     [P9_Tlock] = on_lock,
+    [P9_Tgetlock] = on_getlock,    [P9_Twrite] = on_change,    [P9_Tlcreate] = on_change,
+    [P9_Tsetattr] = on_change,     [P9_Tmkdir] = on_change,    [P9_Tmknod] = on_change,
+    [P9_Tsymlink] = on_change,     [P9_Tlink] = on_change,     [P9_Trename] = on_change,
+    [P9_Trenameat] = on_change,    [P9_Tunlinkat] = on_change, [P9_Tremove] = on_change,
+    [P9_Txattrcreate] = on_change,
 };
 
 /* The watchdog sees by `work` whether it is still the same request that runs. */

@@ -3,6 +3,7 @@
 # limit: 900
 """snapshots/NAME/SNAP/files: the guest's file system as it was, to browse and to copy from, whatever the image holds."""
 
+import fcntl
 import filecmp
 import os
 import signal
@@ -142,6 +143,10 @@ def nothing_can_be_changed():
                  (os.link, f"{top}/data", f"{top}/new"), (os.symlink, "x", f"{top}/new"), (os.chmod, f"{top}/data", 0), (os.truncate, f"{top}/data", 0),
                  (os.setxattr, f"{top}/data", "user.x", b"y"), (os.mkdir, f"{state['files']}/new")):
         refused(errno.EROFS, *call)
+    with open(f"{top}/data", "rb") as f:
+        fcntl.flock(f, fcntl.LOCK_SH)
+        fcntl.lockf(f, fcntl.LOCK_SH, 10)
+        refused(errno.EROFS, fcntl.flock, f, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @check

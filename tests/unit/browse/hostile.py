@@ -620,6 +620,8 @@ def nothing_is_written(tmp):
                      lambda: d.link("new", f), lambda: d.unlink("b"), lambda: d.rmdir("b"), lambda: d.rename("b", b.root, "new"),
                      lambda: f.setattr(what="mode", mode=0), lambda: f.walk().open().write(b"x"), lambda: f.setxattr("user.x", b"y")):
             fails(errno.EROFS, call)
+        same("a lock for reading", 0, f.walk().open().lock(0))
+        fails(errno.EROFS, f.walk().open().lock, 1)
         fails(errno.ELOOP, s.walk().open)
         fails(errno.EBADF, f.read)
         fails(errno.EISDIR, d.walk().open().read)
