@@ -326,6 +326,32 @@ def a_broken_image_is_eio_and_nothing_else():
 
 
 @check
+def the_journal_of_a_running_guest_is_replayed():
+    """A paused guest is not frozen: what it synced is in the log of its file system, and nowhere else yet."""
+    box = Box()
+    os.mkdir(box.root("root/new"))
+    for i in range(50):
+        with open(box.root(f"root/new/{i}"), "w") as f:
+            f.write(f"text {i}")
+            f.flush()
+            os.fsync(f.fileno())
+    fd = os.open(box.root("root/new"), os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    box.verb("pause")
+    os.mkdir(path("snapshots", box.name, "crash"))
+    files = path("snapshots", box.name, "crash", "files")  # which waits until it is ready
+    eq({str(i): f"text {i}" for i in range(50)}, {n: open(f"{files}/root/new/{n}").read() for n in os.listdir(f"{files}/root/new")}, "files")
+    eq("disk crash", line("snapshots", box.name, "crash", "kind"), "kind")
+    disk = os.path.join(config()["pool"], "snapshots", line("snapshots", box.name, "crash", "id"), "disk.raw")
+    has("needs_recovery", subprocess.run(["dumpe2fs", "-h", disk], capture_output=True, text=True, check=True).stdout, "the image")
+    if "49" in subprocess.run(["debugfs", "-R", "ls /root/new", disk], capture_output=True, text=True, check=True).stdout:
+        print("  (it was on the disk already)")
+    os.rmdir(path("snapshots", box.name, "crash"))
+    os.rmdir(path("sandboxes", box.name))
+
+
+@check
 def a_snapshot_that_goes_takes_its_reader_along():
     box = state["box"]
     files = snapshot(box, "brief")
