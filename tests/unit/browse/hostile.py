@@ -571,6 +571,40 @@ def a_log_that_goes_round_and_round(tmp):
         rest_works(b)
 
 
+def write_log(i, transactions):
+    """A log of these, from block 1 on; each ("revoke", block), ("write", block, bytes) or ("commit",)."""
+    log, n, sequence = i.blocks("<8>"), 1, 9
+    for kind, *rest in transactions:
+        head = struct.pack(">III", 0xC03B3998, {"write": 1, "commit": 2, "revoke": 5}[kind], sequence)
+        if kind == "revoke":
+            head += struct.pack(">II", 20, rest[0])
+        elif kind == "write":
+            head += struct.pack(">IHH", rest[0], 0, 0x2 | 0x8)
+            i.write(log[n + 1] * i.block, rest[1])
+        i.write(log[n] * i.block, head.ljust(i.block, b"\0"))
+        n += 2 if kind == "write" else 1
+        sequence += kind == "commit"
+    i.write(log[0] * i.block + 24, struct.pack(">II", 9, 1))
+    i.debugfs("feature needs_recovery")
+
+
+@test
+def what_is_revoked_is_not_replayed(tmp):
+    for n, (name, log, want) in enumerate((
+            ("revoked later", lambda x, y: [("write", x, b"O" * 1024), ("commit",), ("revoke", x), ("write", y, b"N" * 1024), ("commit",)], (False, True)),
+            ("revoked in the same transaction", lambda x, y: [("write", x, b"O" * 1024), ("revoke", x), ("commit",)], (False, False)),
+            ("revoked before", lambda x, y: [("revoke", x), ("commit",), ("write", x, b"N" * 1024), ("commit",)], (True, False)),
+            ("written twice", lambda x, y: [("write", x, b"O" * 1024), ("commit",), ("write", x, b"N" * 1024), ("commit",)], (True, False)),
+            ("revoked by what was not committed", lambda x, y: [("write", x, b"N" * 1024), ("commit",), ("revoke", x)], (True, False)))):
+        os.mkdir(f"{tmp}/{n}")
+        i = Image(f"{tmp}/{n}", ["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^64bit", "-J", "size=1"], "16M")
+        original = (b"0123456789" * 1000)[:2048]
+        write_log(i, log(*i.blocks("file")[:2]))
+        with i.browse() as b:
+            got = b.root.walk("file").open().read(2048)
+        same(name, b"".join(b"N" * 1024 if new else original[at:at + 1024] for at, new in zip((0, 1024), want)), got)
+
+
 @test
 def a_request_that_never_ends_is_ended(tmp):
     """A directory of 39 billion names, put together from one block: looking for one that is not there takes minutes. The process is given up."""
