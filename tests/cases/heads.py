@@ -234,4 +234,45 @@ def nothing_is_left_of_a_fork():
     wait_until(lambda: set(os.listdir(f"{pool}/snapshots")) <= known(), 30, "no snapshot object without a row")
 
 
+WRITER = """
+import sqlite3
+db = sqlite3.connect('/var/tmp/db', isolation_level=None)
+db.execute('PRAGMA journal_mode = WAL')
+db.execute('CREATE TABLE IF NOT EXISTS t(n INTEGER PRIMARY KEY, data TEXT)')
+n = 0
+while True:
+    db.execute('BEGIN')
+    for _ in range(20):
+        db.execute('INSERT INTO t VALUES(?, ?)', (n, str(n) * 50))
+        n += 1
+    db.execute('COMMIT')
+    print(n, flush=True)
+"""
+CHECKER = "import sqlite3; print(*sqlite3.connect('/var/tmp/db').execute('PRAGMA integrity_check').fetchone())"
+
+
+@check(limit=300)
+def heavy_writing_survives():
+    """A database that is written all the time is whole after a roll back, and so is the file system in the checkpoint's image."""
+    box = Box(template="debian")
+    job = Job(box, ["python3", "-c", WRITER], name="writer")
+    wait_until(lambda: counted(job) >= 200, 60, "rows are written")
+    checkpoint(box, "s")
+    at = counted(job)
+    wait_until(lambda: counted(job) > at + 200, 60, "and more")
+    image = os.path.join(config()["pool"], "snapshots", line("snapshots", box.name, "s", "id"), "disk.raw")
+    scratch = os.path.join(config()["pool"], f"{box.name}.raw")
+    defer(lambda: os.path.exists(scratch) and os.unlink(scratch))
+    subprocess.run(["cp", "--reflink=always", image, scratch], check=True)
+    subprocess.run(["e2fsck", "-E", "journal_only", "-p", scratch], capture_output=True)
+    fsck = subprocess.run(["e2fsck", "-fn", scratch], capture_output=True, text=True)
+    eq(0, fsck.returncode, f"e2fsck of the image, which says {fsck.stdout!r}")
+    write(read("snapshots", box.name, "s", "head"), "sandboxes", box.name, "head")
+    wait_until(lambda: counted(job) > at, 60, "the writer goes on")
+    job.signal("KILL")
+    job.wait()
+    eq("ok", box.out(f"python3 -c \"{CHECKER}\""), "integrity check after the roll back")
+    os.rmdir(path("snapshots", box.name, "s"))
+
+
 main()
