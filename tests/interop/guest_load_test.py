@@ -414,14 +414,14 @@ def an_idle_guest_does_nothing(g):
             fields = f.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
 
-    one = switches()
-    two = switches()
+    looks = [switches() for _ in range(5)]
+    two = looks[-1]
     used = cpu()
     time.sleep(5)  # to see nothing happen takes time
     used = cpu() - used
     three = switches()
-    for pid in one:
-        asking = int(two[pid][0]) - int(one[pid][0])  # what one look itself costs
+    for pid in two:
+        asking = max(int(b[pid][0]) - int(a[pid][0]) for a, b in zip(looks, looks[1:]))  # what one look itself costs, which varies
         idle = int(three[pid][0]) - int(two[pid][0])
         assert idle <= asking + 15, f"process {pid} was woken {idle} times in 5 s, {asking} by the look"
     eq(b"0\n0\n", g.sh("cat /proc/sys/vm/compaction_proactiveness /proc/sys/kernel/watchdog")[1], "what wakes an idle kernel")
