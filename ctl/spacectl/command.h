@@ -41,7 +41,7 @@ extern const struct command *const commands[];
 #define COMMANDS(X)                                                                                \
     X(create) X(ls) X(exec) X(shell) X(cp)                                                         \
     X(start) X(pause) X(resume) X(stop) X(kill)                                                    \
-    X(fork) X(snapshot_create) X(snapshot_ls) X(snapshot_rm) X(snapshots) X(rollback) X(mv) X(rm)               \
+    X(fork) X(snapshot_create) X(snapshot_ls) X(snapshot_rm) X(snapshots) X(diff) X(rollback) X(mv) X(rm)               \
     X(template_ls) X(template_build) X(template_rm)                                                \
     X(events) X(doctor)
 // clang-format on

@@ -6,6 +6,8 @@
 // EROFS.
 #include "hostd/browse/serve.h"
 
+#include "hostd/browse/changes.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -23,6 +25,7 @@ struct file {
     bool opened;
     uint8_t *value; /* of an attribute: this fid is it */
     size_t len;
+    struct changes *changes; /* this fid maps ranges to files */
 };
 
 int serve_init(struct serve *s)
@@ -77,7 +80,7 @@ static struct file *file_new(const struct inode *n)
 static int inode_of(const struct p9_request *r, struct inode *out)
 {
     const struct file *f = file_of(r->fid);
-    return f->value ? -EBADF : volume_inode(volume_of(r), f->ino, out);
+    return f->value || f->changes ? -EBADF : volume_inode(volume_of(r), f->ino, out);
 }
 
 /* ---- fids ---- */
@@ -168,6 +171,7 @@ static void fid_free(void *user, struct p9_fid *fid)
 {
     struct file *f = fid->aux;
     (void)user;
+    changes_destroy(f->changes);
     free(f->value);
     free(f);
 }
@@ -183,10 +187,42 @@ static void read_value(struct p9_request *r, const struct file *f)
     p9_reply(r, &m);
 }
 
+static void read_changes(struct p9_request *r, const struct file *f)
+{
+    struct serve *s = r->user;
+    struct p9_msg m = {0};
+    ssize_t n = changes_read(f->changes, (char *)s->buf, r->t->Tread.count);
+    if (n < 0) {
+        fail(r, (int)n);
+        return;
+    }
+    m.Rread.data = (struct p9_data){s->buf, (uint32_t)n};
+    p9_reply(r, &m);
+}
+
+/* The only thing that is taken: ranges to be mapped. */
+static void on_write(struct p9_request *r)
+{
+    const struct file *f = file_of(r->fid);
+    struct p9_msg m = {0};
+    int rc =
+        f->changes ? changes_add(f->changes, r->t->Twrite.data.p, r->t->Twrite.data.len) : -EROFS;
+    if (rc < 0) {
+        fail(r, rc);
+        return;
+    }
+    m.Rwrite.count = r->t->Twrite.data.len;
+    p9_reply(r, &m);
+}
+
 static void on_read(struct p9_request *r)
 {
     const struct file *f = file_of(r->fid);
     struct inode n;
+    if (f->changes) {
+        read_changes(r, f);
+        return;
+    }
     if (f->value) {
         read_value(r, f);
         return;
@@ -344,7 +380,9 @@ static void on_xattrwalk(struct p9_request *r)
     struct file *f = rc == 0 ? file_new(&n) : NULL;
     if (rc == 0 && !f)
         rc = -ENOMEM;
-    if (rc == 0) {
+    if (rc == 0 && p9_str_eq(wanted, SERVE_CHANGES)) {
+        rc = (f->changes = changes_create(volume_of(r))) ? 0 : -ENOMEM;
+    } else if (rc == 0) {
         memcpy(name, wanted.s, wanted.len);
         name[wanted.len] = 0;
         rc = volume_xattr(volume_of(r), &n, name, &f->value, &f->len);
@@ -416,7 +454,7 @@ static p9_handler *const handlers[P9_TYPE_MAX] = {
     [P9_Tclunk] = on_clunk,        [P9_Tread] = on_read,       [P9_Treaddir] = on_readdir,
     [P9_Treadlink] = on_readlink,  [P9_Tgetattr] = on_getattr, [P9_Txattrwalk] = on_xattrwalk,
     [P9_Tstatfs] = on_statfs,      [P9_Tfsync] = on_fsync,     [P9_Tlock] = on_lock,
-    [P9_Tgetlock] = on_getlock,    [P9_Twrite] = on_change,    [P9_Tlcreate] = on_change,
+    [P9_Tgetlock] = on_getlock,    [P9_Twrite] = on_write,    [P9_Tlcreate] = on_change,
     [P9_Tsetattr] = on_change,     [P9_Tmkdir] = on_change,    [P9_Tmknod] = on_change,
     [P9_Tsymlink] = on_change,     [P9_Tlink] = on_change,     [P9_Trename] = on_change,
     [P9_Trenameat] = on_change,    [P9_Tunlinkat] = on_change, [P9_Tremove] = on_change,

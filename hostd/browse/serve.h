@@ -8,6 +8,10 @@
 
 #define SERVE_FIDS_MAX 65536u
 
+/* No attribute of ext4 has this name: what is written to it are ranges, what is then read the names
+ * of files in them (changes.h). */
+#define SERVE_CHANGES "space.changes"
+
 struct serve {
     struct volume volume;
     int error;          /* of volume_open: what every attach gets; 0 when it is open */

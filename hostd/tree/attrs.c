@@ -5,6 +5,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/idle.h"
 #include "hostd/snapshot/account.h"
+#include "hostd/snapshot/changes.h"
 #include "hostd/snapshot/schedule.h"
 #include "hostd/tree/tree.h"
 
@@ -602,6 +603,29 @@ static void write_snapshot_head(struct p9_request *r, struct tree_fid *f, char *
         pending_fail((struct pending *)(void *)w, rc, &e);
 }
 
+/* The write ends when the list is complete. */
+static void write_changes(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct ref ref;
+    (void)len;
+    if (!check_ref(r, f, value, &ref))
+        return;
+    struct snapshot *now = f->node.snapshot, *before = ref.kind == REF_SNAPSHOT ? snapshot_by_id(space_of(r), ref.id) : NULL;
+    if (!before || now->row.state != ARTIFACT_READY || before->row.state != ARTIFACT_READY) {
+        fail_errno(r, f, before ? EAGAIN : EINVAL, before ? "both snapshots must be ready" : "changes takes the head of another snapshot");
+        return;
+    }
+    changes_unref(f->open->changes);
+    f->open->changes = changes_start(now, before);
+    f->open->cursor = 0;
+    if (f->open->changes->done && f->open->changes->rc < 0)
+        fail(r, f, f->open->changes->rc, &f->open->changes->error);
+    else if (f->open->changes->done)
+        reply_write(r);
+    else
+        wait_add(&f->open->changes->waiters, &pending_new(r, NULL)->w);
+}
+
 const struct attr snapshot_attrs[] = {
     {"id", 0444, 0, read_snapshot_id, NULL, "12 hex digits; never reused."},
     {"kind", 0444, 0, read_snapshot_kind, NULL, "`full` (with memory and processes), `disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
@@ -612,6 +636,8 @@ const struct attr snapshot_attrs[] = {
     {"expires", 0444, 0, read_snapshot_expires, NULL, "When it is removed if `keep` stays as it is (UTC), or never."},
     {"state", 0444, 0, read_snapshot_state, NULL, "creating, ready or failed."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
+    {"changes", 0666, ATTR_STREAM, NULL, write_changes,
+     "Write the head of another snapshot, then read from the same descriptor: BYTES PATH of each file in files/ that may differ from that one's."},
     {"disk.raw", 0400, ATTR_RAW, NULL, NULL, "The disk image, read-only and stable."},
     {"ram.raw", 0400, ATTR_RAW, NULL, NULL, "Of a full one: the guest's memory."},
     {"head", 0644, 0, read_snapshot_head, write_snapshot_head, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one; a head of its sandbox written at once makes it full."},

@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 #include "hostd/noded_client.h"
+#include "hostd/snapshot/changes.h"
 #include "hostd/tree/tree.h"
 
 #include <errno.h>
@@ -45,6 +46,7 @@ static void open_free(struct open_file *o)
         return;
     free(o->text.p);
     free(o->written.p);
+    changes_unref(o->changes);
     if (o->fd >= 0)
         close(o->fd);
     free(o);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that are not text fixed at open: job output, wait, events, and disk images.
 #include "hostd/noded_client.h"
+#include "hostd/snapshot/changes.h"
 #include "hostd/tree/tree.h"
 
 #include <errno.h>
@@ -112,9 +113,23 @@ static void read_wait(struct p9_request *r, struct tree_fid *f)
     reply_data(r, line + at, n);
 }
 
+/* From where the last read ended, whatever the offset: the write before moved that, too. */
+static void read_changes(struct p9_request *r, struct tree_fid *f)
+{
+    const struct changes *c = f->open->changes;
+    size_t at = (size_t)f->open->cursor, n = c && c->done ? c->len - at : 0;
+    n = n < r->t->Tread.count ? n : r->t->Tread.count;
+    f->open->cursor += n;
+    reply_data(r, n ? c->text + at : "", n);
+}
+
 void stream_read(struct p9_request *r, struct tree_fid *f)
 {
     const char *name = attr_of(&f->node)->name;
+    if (f->node.kind == NODE_SNAPSHOT_FILE) {
+        read_changes(r, f);
+        return;
+    }
     if (f->node.kind == NODE_ROOT_FILE)
         read_events(r, f);
     else if (!strcmp(name, "wait"))

@@ -77,6 +77,7 @@ struct open_file {
     uint64_t cursor;       /* events: last sequence number read */
     int64_t shift;         /* stdout, stderr: stream offset minus file offset, after dropped bytes were skipped */
     uint32_t flags;        /* of the lopen */
+    struct changes *changes; /* changes: what was asked for last, read at `cursor` */
 };
 
 /* A fid in the session that serves the files: the guest's, or that of a snapshot's browser. */
@@ -92,6 +93,7 @@ struct guest_fid {
 };
 
 struct session;
+struct changes;
 
 struct tree_fid {
     struct node node;
