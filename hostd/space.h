@@ -56,6 +56,7 @@ struct space {
     uint32_t scheduled;
     struct browser *browsers;  /* snapshots whose files are being read: snapshot/browser.c */
     unsigned browser_count;
+    uint64_t changes_bytes;    /* of lists of changed files: snapshot/changes.c */
     struct doomed *doomed;     /* objects to be deleted */
     uint32_t doomed_count;
     struct measure *measures, *measures_end; /* objects whose size is to be found out (snapshot/account.c) */

@@ -44,6 +44,7 @@ struct changes {
     size_t count, room;
     struct touched *files;
     size_t file_count, file_room;
+    unsigned steps; /* of this call */
     ext2_inode_scan scan;
     struct level *levels;
     unsigned depth;
@@ -189,6 +190,7 @@ static int content(struct changes *c, const struct inode *n, uint64_t *ret_bytes
         if (rc == 0 && run.data)
             *ret_bytes += overlap(c, run.at * size, run.count * size);
         at += rc == 0 ? run.count : 0;
+        c->steps++;
     }
     return rc;
 }
@@ -225,7 +227,7 @@ static int look_at(struct changes *c, ext2_ino_t ino)
 static int inodes_some(struct changes *c)
 {
     struct ext2_inode_large raw;
-    for (unsigned i = 0; i < STEPS; i++) {
+    for (c->steps = 0; c->steps < STEPS; c->steps++) {
         ext2_ino_t ino = 0;
         errcode_t rc = ext2fs_get_next_inode_full(c->scan, &ino, (struct ext2_inode *)(void *)&raw,
                                                   sizeof raw);

@@ -14,7 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT_MAX (64u << 20)
+#define TEXT_MAX  (16u << 20)
+#define TEXTS_MAX (64u << 20) /* of all lists that somebody has open */
+#define READS_MAX (1u << 20)  /* then the browser makes fun of us */
 #define CHUNK    (64u << 10) /* of a message */
 #define PAIRS    1024u /* of one message */
 
@@ -22,9 +24,10 @@ void changes_unref(struct changes *c)
 {
     if (!c || --c->refs)
         return;
+    c->now->space->changes_bytes -= c->len;
+    free(c->text);
     snapshot_unref(c->now);
     snapshot_unref(c->before);
-    free(c->text);
     free(c);
 }
 
@@ -34,6 +37,8 @@ static int add_text(struct changes *c, const char *p, size_t len, struct err *e)
         return 0;
     if (c->len + len > TEXT_MAX)
         return err_set(e, E2BIG, "more than %u MiB of names have changed", TEXT_MAX >> 20);
+    if (c->now->space->changes_bytes + len > TEXTS_MAX)
+        return err_set(e, EAGAIN, "lists of changes that are open hold %u MiB of names together; try again later", TEXTS_MAX >> 20);
     if (c->len + len > c->room) {
         c->room = (c->len + len) * 2;
         c->text = realloc(c->text, c->room);
@@ -42,6 +47,7 @@ static int add_text(struct changes *c, const char *p, size_t len, struct err *e)
     }
     memcpy(c->text + c->len, p, len);
     c->len += len;
+    c->now->space->changes_bytes += len;
     return 0;
 }
 
@@ -141,7 +147,12 @@ static int map(struct changes *c, uint64_t serial, uint32_t fid, struct err *e)
     int rc = send_message(c, serial, &m, NULL, e);
     if (rc == 0)
         rc = compare(c, serial, fid, e);
+    unsigned reads = 0;
     for (uint64_t at = 0; rc == 0 && got; at += got) {
+        if (c->refs == 1) /* nobody wants it any more */
+            return err_set(e, ECANCELED, "the list was closed");
+        if (++reads > READS_MAX)
+            return err_set(e, EIO, "the file system of snapshot '%s' has no end", c->now->row.name);
         m = (struct p9_msg){.type = P9_Tread};
         m.Tread.fid = fid;
         m.Tread.offset = at;

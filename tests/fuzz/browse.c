@@ -3,8 +3,8 @@
 // it is asked for over 9P, within bounds. Every request must be answered, by a message that
 // decodes.
 //
-// Input: one byte n, the image has (n % 128 + 1) * 32 KiB; then pieces: place / 64 (2 bytes), length
-// (1 byte), bytes. browse_corpus.py makes such inputs from images.
+// Input: one byte n, the image has (n % 128 + 1) * 32 KiB; then pieces: place / 64 (2 bytes),
+// length (1 byte), bytes. browse_corpus.py makes such inputs from images.
 #include "fuzz/script.h"
 #include "fuzz/target.h"
 #include "hostd/browse/serve.h"
@@ -18,6 +18,7 @@
 #define OBJECTS_MAX 60u /* that are looked into */
 #define NAMES_MAX   16u /* of a directory */
 #define DEPTH_MAX   8u
+#define MAP_FID     1000000
 
 struct client {
     struct p9_server *server;
@@ -135,6 +136,28 @@ static void look_at(struct client *c, uint32_t fid, unsigned depth)
         look_at_data(c, fid, a.size);
 }
 
+/* The map of changes: of some ranges that may overlap, or of all of it. */
+static void look_at_changes(struct client *c)
+{
+    const uint64_t some[][2] = {
+        {0, 5000}, {40 << 10, 64 << 10}, {1 << 20, 1}, {1 << 19, 3 << 20}, {0, UINT64_MAX}};
+    struct p9_msg m = {.type = P9_Txattrwalk, .Txattrwalk = {1, MAP_FID, p9_str_of(SERVE_CHANGES)}};
+    for (unsigned n = 4; n <= 5; n++) {
+        CHECK(call(c, m));
+        CHECK(call(c, (struct p9_msg){.type = P9_Twrite,
+                                      .Twrite = {MAP_FID, 0, {(const uint8_t *)some, n * 16}}}));
+        CHECK(!call(c, (struct p9_msg){.type = P9_Twrite,
+                                       .Twrite = {MAP_FID, 0, {(const uint8_t *)some, 15}}}));
+        for (unsigned i = 0; i < 64; i++) {
+            if (!call(c, (struct p9_msg){.type = P9_Tread, .Tread = {MAP_FID, 0, 64 << 10}}) ||
+                !c->m.Rread.data.len)
+                break;
+            CHECK_EQ(((const char *)c->m.Rread.data.p)[c->m.Rread.data.len - 1], '\n');
+        }
+        call(c, (struct p9_msg){.type = P9_Tclunk, .Tclunk.fid = MAP_FID});
+    }
+}
+
 /* A file with the image; -1 when the input is none. */
 static int unpack(struct script *s)
 {
@@ -166,6 +189,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                    .Tversion = {P9_MSIZE_MAX, p9_str_of(P9_VERSION)}}));
     if (call(&c, (struct p9_msg){.type = P9_Tattach, .Tattach = {.fid = 1, .afid = P9_NOFID}})) {
         call(&c, (struct p9_msg){.type = P9_Tstatfs, .Tstatfs.fid = 1});
+        look_at_changes(&c);
         look_at(&c, 1, 0);
     }
     p9_server_destroy(c.server);
