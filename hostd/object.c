@@ -334,7 +334,7 @@ static void load_template(void *user, const void *row)
 
 static void load_sandbox(void *user, const void *row)
 {
-    sandbox_attach(user, row);
+    sandbox_attach(user, row)->found = true;
 }
 
 static void load_snapshot(void *user, const void *row)

@@ -76,6 +76,7 @@ struct sandbox {
     struct space *space;
     struct sandbox_row row;
     bool named, gone;
+    bool found;                     /* as the database had it at the start: reconciliation has not looked at it yet, and whoever uses it waits */
     enum copy_state copy;
     struct op *ops;                 /* queue; the first one runs */
     struct co *runner;              /* of the first */

@@ -410,7 +410,7 @@ void sandbox_touch(struct sandbox *sb, bool wake, struct waiter *w)
         mark_touched(sb);
     wait_add(&sb->ready, w);
     wait_done_all(&sb->hurry, 0, NULL);
-    if (!sb->ops && !sb->runner && sb->copy != COPY_HELD)
+    if (!sb->ops && !sb->runner && sb->copy != COPY_HELD && !sb->found)
         serve_ready(sb);
 }
 

@@ -126,6 +126,7 @@ static void resume_load(struct sandbox *sb)
 
 static void take_up(struct sandbox *sb, const struct domain *d)
 {
+    sb->found = false;
     if (sb->runner || sb->ops)
         return; /* an operation is at it */
     if (d)
@@ -141,8 +142,8 @@ static void take_up(struct sandbox *sb, const struct domain *d)
     case SANDBOX_FAILED:
         if (d)
             kill_domain(sb->space, (uint64_t)sb->row.object, d);
-        break;
-    default: {
+        /* fall through */
+    default: { /* also where there is nothing to do: it serves who waits */
         struct op *op = op_new(OP_RECOVER);
         op->vm_exists = d != NULL;
         op->vm_running = d && d->running;

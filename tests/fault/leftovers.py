@@ -87,7 +87,7 @@ def differences():
     if transitional:
         out.append(f"sandboxes in transitional states {transitional}")
     for what, there, should in (("subvolumes", objects(), wanted_objects() | {f"sandboxes/{o}" for o in spare}), ("domains", set(domains()), alive),
-                                ("spools", spools(), {f"{i:012x}" for (i,) in rows("SELECT id FROM jobs")}),
+                                ("spools", spools(), {f"{i:012x}" for (i,) in rows("SELECT id FROM jobs WHERE sandbox IN (SELECT id FROM sandboxes)")}),
                                 ("channel directories", channels(), alive), ("disks of a QEMU's uid", owned_disks(), alive)):
         if there - should:
             out.append(f"{what} of nothing: {sorted(there - should)}")
