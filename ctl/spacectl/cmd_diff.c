@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -62,25 +63,34 @@ static void unescape(char *s)
     *out = 0;
 }
 
-static int add(struct names *l, char *line)
+/* Takes the path. */
+static int add(struct names *l, char *path, uint64_t bytes)
+{
+    if (path && l->n == l->room) {
+        size_t room = l->room ? l->room * 2 : 64;
+        struct name *more = reallocarray(l->v, room, sizeof *more);
+        if (!more) {
+            free(path);
+            return -ENOMEM;
+        }
+        l->v = more;
+        l->room = room;
+    }
+    if (!path)
+        return -ENOMEM;
+    l->v[l->n++] = (struct name){path, bytes};
+    return 0;
+}
+
+/* A line of `changes`. */
+static int add_line(struct names *l, char *line)
 {
     char *path;
     uint64_t bytes = strtoull(line, &path, 10);
     if (*path != ' ')
         return 0;
-    if (l->n == l->room) {
-        size_t room = l->room ? l->room * 2 : 64;
-        struct name *more = reallocarray(l->v, room, sizeof *more);
-        if (!more)
-            return -ENOMEM;
-        l->v = more;
-        l->room = room;
-    }
-    l->v[l->n] = (struct name){strdup(path + 1), bytes};
-    if (!l->v[l->n].path)
-        return -ENOMEM;
-    unescape(l->v[l->n++].path);
-    return 0;
+    unescape(path + 1);
+    return add(l, strdup(path + 1), bytes);
 }
 
 /* Adds what SIDE/changes says of `other`, a head. */
@@ -100,7 +110,7 @@ static int read_changes(const struct tree *t, const char *side, const char *othe
         return err_sys(e, "read %s", path);
     for (ssize_t n; rc >= 0 && (n = getline(&line, &room, f)) > 0;) {
         line[n - 1] = line[n - 1] == '\n' ? 0 : line[n - 1];
-        rc = add(l, line);
+        rc = add_line(l, line);
     }
     free(line);
     fclose(f);
@@ -152,6 +162,56 @@ static int look(const struct tree *t, int dir, const char *path, struct stat *ou
     return errno == ENOENT || errno == ENOTDIR ? 0 : tree_fail(t, errno, "look at", path, e);
 }
 
+/* Adds PREFIX/NAME for what is in the directory `path` of one side and not of the other. */
+static int add_missing(int one, int other, const char *path, struct names *l)
+{
+    char *full;
+    struct stat st;
+    int rc = 0, fd = openat(one, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d && fd >= 0)
+        close(fd);
+    for (struct dirent *e; rc == 0 && d && (e = readdir(d));) {
+        bool root = !strcmp(path, ".");
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        if (asprintf(&full, "%s%s%s", root ? "" : path, root ? "" : "/", e->d_name) < 0)
+            return closedir(d), -ENOMEM;
+        if (fstatat(other, full, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+            rc = add(l, full, 0);
+        else
+            free(full);
+    }
+    if (d)
+        closedir(d);
+    return rc;
+}
+
+/*
+ * In a directory that may differ, the names are compared. Where one side's journal alone has the
+ * newest form of a block, the other side does not know that its own has become an old one.
+ */
+static int look_into_directories(int before, int now, struct names *l)
+{
+    size_t n = l->n;
+    int rc = add_missing(before, now, ".", l);
+    if (rc == 0)
+        rc = add_missing(now, before, ".", l);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        struct stat a, b;
+        const char *path = l->v[i].path;
+        if (fstatat(before, path, &a, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(a.st_mode) ||
+            fstatat(now, path, &b, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(b.st_mode))
+            continue;
+        if (!l->v[i].bytes && same(&a, &b))
+            continue;
+        rc = add_missing(before, now, path, l);
+        if (rc == 0)
+            rc = add_missing(now, before, l->v[i].path, l);
+    }
+    return rc;
+}
+
 static int judge(const struct tree *t, int before, int now, const struct name *n,
                  struct table *table, struct err *e)
 {
@@ -172,7 +232,7 @@ static int judge(const struct tree *t, int before, int now, const struct name *n
     return 0;
 }
 
-static int compare(const struct tree *t, const struct names *l, char sides[2][TREE_PATH_MAX],
+static int compare(const struct tree *t, struct names *l, char sides[2][TREE_PATH_MAX],
                    struct table *table, struct err *e)
 {
     char path[TREE_PATH_MAX];
@@ -181,6 +241,9 @@ static int compare(const struct tree *t, const struct names *l, char sides[2][TR
     rc = before < 0 ? before : tree_path(path, e, "%s/files", sides[1]);
     AUTO_CLOSE int now = rc < 0 ? rc : tree_file(t, path, O_RDONLY | O_DIRECTORY, e);
     rc = now < 0 ? now : 0;
+    if (rc >= 0 && look_into_directories(before, now, l) < 0)
+        rc = err_set(e, ENOMEM, "out of memory");
+    settle(l);
     for (size_t i = 0; rc >= 0 && i < l->n; i++)
         rc = judge(t, before, now, &l->v[i], table, e);
     return rc;

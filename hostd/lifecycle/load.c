@@ -26,6 +26,8 @@
 
 #define FREEZE_LIMIT_MSEC 10000 /* the guest thaws by itself after this */
 #define FREEZE_WAIT_MSEC  5000  /* how long we wait for its freeze */
+#define DELETE_REST       2     /* times as long as a deletion took, */
+#define DELETE_REST_MAX   200   /* milliseconds */
 #define COPY_GRACE_MSEC   30    /* a copy gesture follows its mkdir within a few milliseconds */
 
 static int object_delete(struct space *s, uint32_t kind, uint64_t id, struct err *e)
@@ -34,7 +36,7 @@ static int object_delete(struct space *s, uint32_t kind, uint64_t id, struct err
     return noded_call(s, &req, NULL, NULL, e);
 }
 
-/* Objects go one after the other: a thousand snapshots that are removed at once delay nobody. */
+/* Objects go one after the other, with pauses: a thousand snapshots that are removed at once delay nobody. */
 struct doomed {
     struct doomed *next;
     uint32_t kind;
@@ -47,12 +49,16 @@ static void delete_doomed(void *arg)
     while (s->doomed) {
         struct doomed *d = s->doomed;
         struct err e = {0};
+        uint64_t began = uv_hrtime();
         if (object_delete(s, d->kind, d->id, &e) < 0)
             log_warn("object %012" PRIx64 " is left to reconciliation: %s", d->id, e.msg);
         s->counts.deleted++;
         s->doomed = d->next; /* what was added meanwhile is behind it */
-        s->doomed_count--;
         free(d);
+        uint64_t msec = (uv_hrtime() - began) / 1000000 * DELETE_REST;
+        if (s->doomed) /* who asks for the next one meanwhile finds it being worked on: the count goes last */
+            co_sleep(s->co, msec > DELETE_REST_MAX ? DELETE_REST_MAX : msec + 1);
+        s->doomed_count--;
     }
 }
 
