@@ -403,7 +403,7 @@ def a_small_guest_full_of_jobs(g):
 
 @test
 def an_idle_guest_does_nothing(g):
-    """Wakes of the agent's processes over 5 s, and processor time of the QEMU."""
+    """Wakes of the agent's processes over 10 s, and processor time of the QEMU."""
 
     def switches():
         text = g.sh("for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = /init ]; then echo ${p#/proc/} $(grep ctxt $p/status | cut -f2); fi; done")[1].decode()
@@ -417,15 +417,15 @@ def an_idle_guest_does_nothing(g):
     looks = [switches() for _ in range(5)]
     two = looks[-1]
     used = cpu()
-    time.sleep(5)  # to see nothing happen takes time
+    time.sleep(10)  # to see nothing happen takes time
     used = cpu() - used
     three = switches()
     for pid in two:
-        asking = max(int(b[pid][0]) - int(a[pid][0]) for a, b in zip(looks, looks[1:]))  # what one look itself costs, which varies
+        asking = max(int(b[pid][0]) - int(a[pid][0]) for a, b in zip(looks, looks[1:]))  # what one look itself costs, which varies by 20
         idle = int(three[pid][0]) - int(two[pid][0])
-        assert idle <= asking + 15, f"process {pid} was woken {idle} times in 5 s, {asking} by the look"
+        assert idle <= asking + 30, f"process {pid} was woken {idle} times in 10 s, {asking} by the look"
     eq(b"0\n0\n", g.sh("cat /proc/sys/vm/compaction_proactiveness /proc/sys/kernel/watchdog")[1], "what wakes an idle kernel")
-    assert used < 250, f"the QEMU of an idle guest used {used} ms in 5 s"
+    assert used < 500, f"the QEMU of an idle guest used {used} ms in 10 s"
 
 
 if __name__ == "__main__":
