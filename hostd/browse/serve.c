@@ -7,6 +7,7 @@
 #include "hostd/browse/serve.h"
 
 #include "hostd/browse/changes.h"
+#include "hostd/browse/qid.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -58,9 +59,14 @@ static void fail(struct p9_request *r, int rc)
     p9_fail(r, rc == -ENOMEM ? EIO : -rc);
 }
 
+static uint64_t qid_path(const struct inode *n)
+{
+    return n->ino | (S_ISDIR(n->raw.i_mode) || n->raw.i_links_count > 1 ? BROWSE_QID_OWN : 0);
+}
+
 static struct p9_qid qid_of(const struct inode *n)
 {
-    struct p9_qid q = {.path = n->ino};
+    struct p9_qid q = {.path = qid_path(n)};
     q.version = n->raw.i_mtime * 1000003u ^ n->raw.i_mtime_extra;
     q.type = S_ISDIR(n->raw.i_mode) ? P9_QTDIR : S_ISLNK(n->raw.i_mode) ? P9_QTSYMLINK : P9_QTFILE;
     return q;
@@ -250,6 +256,15 @@ static uint8_t dt_of(uint8_t type)
     return type < sizeof dt ? dt[type] : DT_UNKNOWN;
 }
 
+/* As its attributes will say; an inode that is damaged shows when it is looked at. */
+static uint64_t qid_path_of_entry(struct volume *v, const struct entry *e)
+{
+    struct inode n;
+    if (e->type == EXT2_FT_DIR)
+        return e->ino | BROWSE_QID_OWN;
+    return volume_inode(v, e->ino, &n) == 0 ? qid_path(&n) : e->ino;
+}
+
 /* As many entries as fit. What is wrong with one shows when it is the first. */
 static int list(struct p9_request *r, const struct inode *dir, size_t *len)
 {
@@ -262,7 +277,7 @@ static int list(struct p9_request *r, const struct inode *dir, size_t *len)
         d.qid = (struct p9_qid){.type = e.type == EXT2_FT_DIR       ? P9_QTDIR
                                         : e.type == EXT2_FT_SYMLINK ? P9_QTSYMLINK
                                                                     : P9_QTFILE,
-                                .path = e.ino};
+                                .path = qid_path_of_entry(&s->volume, &e)};
         if (p9_dirent_pack(s->buf, r->t->Treaddir.count, len, &d) < 0)
             return *len ? 0 : -EINVAL;
         offset = e.next;

@@ -6,8 +6,9 @@
 // root/NAME and files themselves stand for the session's root, whichever session that is, so they survive stops, loads and renewals, while fids below are void
 // with their session (ESTALE; the kernel then looks the path up again). Every request first passes the gate: the sandbox must run (or is resumed), the snapshot
 // be ready and its browser started. A flushed request is answered at once, whatever the other side does. What comes back is taken apart and built
-// anew: qids are hashed with the object's id, names that no directory can hold are dropped, symlink targets are rewritten so that they cannot lead
+// anew: qids are hashed with an object's id (file_owner), names that no directory can hold are dropped, symlink targets are rewritten so that they cannot lead
 // out of that root.
+#include "hostd/browse/qid.h"
 #include "hostd/guest/guest.h"
 #include "hostd/snapshot/browser.h"
 #include "hostd/tree/symlink.h"
@@ -270,10 +271,22 @@ void guest_fid_release(struct tree_fid *f)
         browser_hold(f->node.snapshot->browser, -1);
 }
 
+/*
+ * With whose id a number of a file system is hashed. A file keeps its inode number over all snapshots of a sandbox, as backup programs read
+ * one again whose number is another. Directories and files with several names have their own in each snapshot: programs that are given two
+ * snapshots at once take what has one number for one thing, `diff -r` and `cp -a` directories, all that keep hard links a file.
+ */
+static uint64_t file_owner(const struct node *n, uint64_t path)
+{
+    if (n->kind == NODE_FILES)
+        return (uint64_t)(path & BROWSE_QID_OWN ? n->snapshot->row.id : n->snapshot->row.sandbox);
+    return (uint64_t)n->sandbox->row.id;
+}
+
 static struct p9_qid translate(const struct space *s, const struct node *n, struct p9_qid q)
 {
     q.type &= P9_QTDIR | P9_QTSYMLINK;
-    q.path = space_qid(s, n->kind, (uint64_t)(n->kind == NODE_FILES ? n->snapshot->row.id : n->sandbox->row.id), q.path, 0);
+    q.path = space_qid(s, n->kind, file_owner(n, q.path), q.path, 0);
     return q;
 }
 
