@@ -56,18 +56,13 @@ def at_once(n, fn):
 
 
 def settle():
-    """Until the pool has what it wants and the machine is quiet."""
-    last, quiet = None, 0
-    end = time.monotonic() + 60
+    """Until the pool makes nothing more."""
+    quiet, end = 0, time.monotonic() + 120
     while quiet < 10 and time.monotonic() < end:
-        now = sorted(os.listdir(f"{POOL}/sandboxes"))
-        quiet = quiet + 1 if now == last else 0
-        last = now
+        busy = [line for line in read("metrics").decode().splitlines()
+                if line.startswith(('space_pool_machines{state="starting"}', "space_operations ", "space_deletes_queued ")) and not line.endswith(" 0")]
+        quiet = 0 if busy else quiet + 1
         time.sleep(0.3)
-
-
-def copy(src, dst):
-    subprocess.run(["cp", "-r", f"{SPACE}/{src}", f"{SPACE}/{dst}"], check=True)
 
 
 # --- (b) a bare container on the same pool ---
@@ -207,7 +202,16 @@ def create_many(container, n=16):
 
 
 def dirty(box, mib):
-    job(box, "dirty", f"rm -f /dev/shm/d; [ {mib} = 0 ] || dd if=/dev/urandom of=/dev/shm/d bs=1M count={mib} 2>/dev/null")
+    """A process of the guest holds so much memory that it has filled; the one before ends."""
+    name = f"{SPACE}/proc/{box}/dirty"
+    if os.path.exists(name):
+        os.rmdir(name)
+    if not mib:
+        return
+    os.mkdir(name)
+    write(f"proc/{box}/dirty/cmd", f"dd if=/dev/urandom bs={mib}M count=1 2>/dev/null | {{ read -n 1 x; echo filled; sleep 10000; }}".encode())
+    with open(f"{name}/stdout", "rb", buffering=0) as f:
+        assert f.read(7) == b"filled\n"
 
 
 def live_fork(n=5):
