@@ -106,7 +106,7 @@ static struct sandbox *sandbox_attach(struct space *s, const struct sandbox_row 
     sb->space = s;
     sb->row = *row;
     hmap_insert(&s->sandboxes, &sb->by_id, (uint64_t)row->id);
-    if (row->name[0]) {
+    if (row->name[0] && row->state != SANDBOX_DESTROYING) { /* a removed one has lost its name for good, also across a start */
         hmap_insert(&s->sandbox_names, &sb->by_name, space_name_key((uint32_t)row->owner, row->name));
         sb->named = true;
     }
