@@ -40,6 +40,16 @@ struct sandbox *sandbox_by_id(const struct space *s, uint64_t id)
     return n ? hmap_entry(n, struct sandbox, by_id) : NULL;
 }
 
+struct sandbox *sandbox_by_object(const struct space *s, uint64_t object)
+{
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
+        struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
+        if ((uint64_t)sb->row.object == object)
+            return sb;
+    }
+    return NULL;
+}
+
 struct sandbox *sandbox_by_name(const struct space *s, uint32_t owner, const char *name)
 {
     struct hmap_node *n = hmap_find(&s->sandbox_names, space_name_key(owner, name));

@@ -116,6 +116,8 @@ struct sandbox {
 struct sandbox *sandbox_ref(struct sandbox *sb);
 void sandbox_unref(struct sandbox *sb);
 struct sandbox *sandbox_by_id(const struct space *s, uint64_t id);
+/* Whose disk and domain the object is. */
+struct sandbox *sandbox_by_object(const struct space *s, uint64_t object);
 struct sandbox *sandbox_by_name(const struct space *s, uint32_t owner, const char *name);
 static inline enum sandbox_state sandbox_state(const struct sandbox *sb)
 {

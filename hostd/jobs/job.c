@@ -479,7 +479,7 @@ static void load_job(void *user, const void *data)
     struct err e = {0};
     struct sandbox *sb = sandbox_by_id(s, (uint64_t)row->sandbox);
     if (!sb) {
-        job_row_loaded(s, row);
+        job_row_freeze(s, row); /* a head's */
         return;
     }
     struct job *j = job_add(sb, row);

@@ -20,7 +20,7 @@ struct frozen_job {
     struct job_row row;      /* `sandbox` is the head's id */
 };
 
-static void freeze_row(struct space *s, const struct job_row *row)
+void job_row_freeze(struct space *s, const struct job_row *row)
 {
     struct frozen_job *f = calloc(1, sizeof *f);
     if (!f)
@@ -51,7 +51,7 @@ void jobs_hold(struct sandbox *sb, uint64_t head)
         if (db_save(sb->space->db, DB_JOBS, &row, &e) < 0)
             log_error("job '%s' will be missing from a head: %s", row.name, e.msg);
         else
-            freeze_row(sb->space, &row);
+            job_row_freeze(sb->space, &row);
     }
 }
 
@@ -86,11 +86,6 @@ void job_rows_prune(struct space *s)
             forget_row(s, at);
         else
             at = &(*at)->next;
-}
-
-void job_row_loaded(struct space *s, const struct job_row *row)
-{
-    freeze_row(s, row);
 }
 
 /* The sandbox's own job of which the row is an earlier moment. */

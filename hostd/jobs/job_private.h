@@ -17,8 +17,8 @@ uint64_t job_guest_id(const struct job *j);
 void job_spool_path(const struct job *j, enum job_output o, char out[512]);
 /* Reads on, after a hold. */
 void job_pump(struct job *j);
-/* A row whose `sandbox` is no sandbox: a head's. */
-void job_row_loaded(struct space *s, const struct job_row *row);
+/* Keeps a row whose `sandbox` is the id of a head. */
+void job_row_freeze(struct space *s, const struct job_row *row);
 /* Forgets those whose head is gone. */
 void job_rows_prune(struct space *s);
 void job_save(struct job *j);

@@ -437,8 +437,7 @@ static int load_machine(struct sandbox *sb, const struct ref *ref, struct machin
     rc = machine_take(s, &h, out, e);
     if (rc < 0 && rc != -ECANCELED) {
         log_warn("sandbox %012" PRIx64 " boots, since its template's head could not be loaded: %s", (uint64_t)sb->row.id, e->msg);
-        if (rc == -ENOEXEC || rc == -EBADMSG)
-            prepared_unfit(s, h.id, e->msg);
+        prepared_failed(s, h.id, rc, e->msg);
         *e = (struct err){0};
         rc = 0;
     }

@@ -470,12 +470,7 @@ void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
 {
     static const char *const why[] = {[NODED_VM_GONE] = "QEMU ended", [NODED_VM_CRASHED] = "QEMU crashed",
                                       [NODED_VM_GUEST_PANIC] = "the guest's kernel panicked"};
-    struct sandbox *sb = NULL;
-    for (struct hmap_node *n = NULL; !sb && (n = hmap_iterate(&s->sandboxes, n));) {
-        struct sandbox *candidate = hmap_entry(n, struct sandbox, by_id);
-        if ((uint64_t)candidate->row.object == object)
-            sb = candidate;
-    }
+    struct sandbox *sb = sandbox_by_object(s, object);
     bool ended = vm_event == NODED_VM_GONE || vm_event == NODED_VM_CRASHED || vm_event == NODED_VM_GUEST_PANIC;
     if (!sb) {
         if (ended)

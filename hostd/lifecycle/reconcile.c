@@ -41,14 +41,7 @@ static char *list_text(struct space *s, enum noded_op op, struct err *e)
 
 static bool is_ours(const struct space *s, uint64_t object)
 {
-    if (pool_has_object(s, object) || object == s->preparing)
-        return true;
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
-        const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
-        if ((uint64_t)sb->row.object == object)
-            return true;
-    }
-    return false;
+    return pool_has_object(s, object) || object == s->preparing || sandbox_by_object(s, object);
 }
 
 static int kill_domain(struct space *s, uint64_t object, const struct domain *d)
@@ -170,13 +163,11 @@ static bool object_known(const struct space *s, const char *kind, uint64_t id)
         return template_by_id(s, id) || prepared_has_object(s, id);
     if (!strcmp(kind, "snapshot"))
         return snapshot_by_id(s, id) != NULL;
-    if (pool_has_object(s, id) || id == s->preparing)
+    if (is_ours(s, id))
         return true;
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
-        const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
-        if ((uint64_t)sb->row.object == id || (uint64_t)sb->row.next_object == id)
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));)
+        if ((uint64_t)hmap_entry(n, struct sandbox, by_id)->row.next_object == id)
             return true;
-    }
     return false;
 }
 

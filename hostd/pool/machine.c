@@ -120,7 +120,7 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
 static struct machine *find(struct space *s, const struct head *base, enum machine_state state)
 {
     for (struct machine *m = s->machines; m; m = m->next)
-        if (m->state == state && !m->lost && m->base.kind == base->kind && m->base.id == base->id)
+        if (m->state == state && !m->lost && head_same(&m->base, base))
             return m;
     return NULL;
 }
@@ -150,10 +150,9 @@ static void lost(void *user, int code, const char *why)
 int machine_load(struct machine *m, const struct head *h, struct err *e)
 {
     struct space *s = m->space;
-    bool itself = h->kind == m->base.kind && h->id == m->base.id;
     struct guest_hooks hooks = {lost, m};
     struct noded_request load = {.op = NODED_VM_LOAD, .kind = NODED_SANDBOX, .id = m->object, .kind2 = h->kind, .id2 = h->id,
-                                 .flags = itself ? NODED_OWN_DISK : 0};
+                                 .flags = head_same(h, &m->base) ? NODED_OWN_DISK : 0};
     uint64_t began = uv_hrtime();
     int rc = noded_call(s, &load, NULL, NULL, e);
     uint64_t loaded = uv_hrtime();

@@ -51,7 +51,7 @@ static unsigned index_of(enum machine_state kind)
 static struct shelf *shelf_of(struct pool *p, const struct head *base, bool make)
 {
     struct shelf *sh = p->shelves;
-    while (sh && !(sh->base.kind == base->kind && sh->base.id == base->id))
+    while (sh && !head_same(&sh->base, base))
         sh = sh->next;
     if (!sh && make) {
         sh = calloc(1, sizeof *sh);
@@ -80,7 +80,7 @@ static uint32_t count(const struct space *s, const struct shelf *sh, enum machin
 {
     uint32_t n = 0;
     for (const struct machine *m = s->machines; m; m = m->next)
-        n += m->state == state && (!sh || (m->base.kind == sh->base.kind && m->base.id == sh->base.id));
+        n += m->state == state && (!sh || head_same(&m->base, &sh->base));
     return n;
 }
 
@@ -187,8 +187,7 @@ static void refill(void *arg)
             if (rc < 0 && sh) {
                 log_warn("a machine of base %012" PRIx64 " could not be made: %s", base.id, e.msg[0] ? e.msg : strerror(-rc));
                 sh->backoff = BACKOFF_TICKS;
-                if (rc == -ENOEXEC || rc == -EBADMSG)
-                    prepared_unfit(s, base.id, e.msg);
+                prepared_failed(s, base.id, rc, e.msg);
             }
         }
         if (!busy(s))
@@ -213,7 +212,7 @@ static void shrink(struct space *s, struct shelf *sh, enum machine_state kind, u
 {
     uint32_t have = count(s, sh, kind);
     for (struct machine *m = s->machines; m && have > keep; m = m->next)
-        if (m->state == kind && m->base.kind == sh->base.kind && m->base.id == sh->base.id) {
+        if (m->state == kind && head_same(&m->base, &sh->base)) {
             machine_discard(m);
             have--;
         }

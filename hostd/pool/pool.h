@@ -23,6 +23,11 @@ struct head {
     uint32_t vcpus;
 };
 
+static inline bool head_same(const struct head *a, const struct head *b)
+{
+    return a->kind == b->kind && a->id == b->id;
+}
+
 enum machine_state {
     MACHINE_STARTING, /* and what a sandbox's operation is loading */
     MACHINE_WAITING,  /* a slot */
@@ -99,8 +104,9 @@ void template_heads_remove(struct template *t);
 /* Begins to prepare what was asked for first, if nothing is being prepared. */
 void prepare_next(struct space *s);
 bool prepared_has_object(const struct space *s, uint64_t id);
-/* This head cannot be loaded here (an older machine, another acceleration): it is removed, and made anew. */
-void prepared_unfit(struct space *s, uint64_t id, const char *why);
+/* A load of this head ended with `rc`. If it cannot be loaded here at all (-ENOEXEC: an older machine, another acceleration; -EBADMSG: damaged), it is
+ * removed, and made anew. */
+void prepared_failed(struct space *s, uint64_t id, int rc, const char *why);
 
 int heads_load(struct space *s, struct err *e);
 

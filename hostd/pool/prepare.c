@@ -105,8 +105,10 @@ void template_heads_remove(struct template *t)
             at = &(*at)->next;
 }
 
-void prepared_unfit(struct space *s, uint64_t id, const char *why)
+void prepared_failed(struct space *s, uint64_t id, int rc, const char *why)
 {
+    if (rc != -ENOEXEC && rc != -EBADMSG)
+        return;
     for (struct prepared **at = &s->prepared; *at; at = &(*at)->next)
         if ((uint64_t)(*at)->row.id == id) {
             log_warn("prepared template head %012" PRIx64 " is made anew: %s", id, why);
