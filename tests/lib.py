@@ -19,6 +19,7 @@ runs only the checks whose names hold one of them. The environment is that of li
 import atexit
 import contextlib
 import errno
+import filecmp
 import grp
 import json
 import os
@@ -29,6 +30,7 @@ import select
 import signal
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -253,6 +255,31 @@ def line(*parts):
     return read(*parts).rstrip("\n")
 
 
+def attributes(p, link_sizes=True):
+    """What a copy of `p` has to keep. Without link_sizes the size of a symlink, which lstat gives of its raw target, is left out."""
+    st = os.lstat(p)
+    xattrs = {n: os.getxattr(p, n, follow_symlinks=False) for n in os.listxattr(p, follow_symlinks=False)}
+    size = st.st_size if stat.S_ISREG(st.st_mode) or (link_sizes and stat.S_ISLNK(st.st_mode)) else 0
+    nlink = 0 if stat.S_ISDIR(st.st_mode) else st.st_nlink
+    target = os.readlink(p) if stat.S_ISLNK(st.st_mode) else ""
+    return (oct(st.st_mode), st.st_uid, st.st_gid, size, nlink, st.st_mtime_ns, st.st_rdev, xattrs, target)
+
+
+def same_tree(want, got, link_sizes=True, large=None):
+    """Names, attributes and contents (of files below `large` bytes), all the way down. How many objects."""
+    eq(attributes(want, link_sizes), attributes(got, link_sizes), f"attributes of {got}")
+    st = os.lstat(want)
+    if stat.S_ISREG(st.st_mode) and (large is None or st.st_size < large) and not filecmp.cmp(want, got, shallow=False):
+        fail(f"{got} differs")
+    count = 1
+    if stat.S_ISDIR(st.st_mode):
+        names = sorted(os.listdir(os.fsencode(want)))
+        eq(names, sorted(os.listdir(os.fsencode(got))), f"names in {got}")
+        for name in names:
+            count += same_tree(os.path.join(os.fsencode(want), name), os.path.join(os.fsencode(got), name), link_sizes, large)
+    return count
+
+
 def failures():
     """The caller's last failures, oldest first."""
     return read("error").splitlines()
@@ -418,9 +445,22 @@ class Box:
     def remove(self):
         os.rmdir(path("sandboxes", self.name))
 
+    def mute(self):
+        """Its guest answers nothing from now on, until `wake` or the end of the script. The process id of its QEMU."""
+        pid = self.qemu()
+        os.kill(pid, signal.SIGSTOP)
+        defer(wake, pid)
+        return pid
+
     def qemu(self):
         """The process id of its QEMU."""
         return wait_until(lambda: qemu_of(self.get("id")), 10, f"QEMU of {self.name}")
+
+
+def wake(pid):
+    """A stopped QEMU, if it is still there, goes on."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def default_template():

@@ -17,26 +17,13 @@ def shared(made=[]):
     return made[0]
 
 
-def muted(box):
-    """Its guest answers nothing any more; undone at the end."""
-    pid = box.qemu()
-    os.kill(pid, signal.SIGSTOP)
-    defer(wake, pid)
-    return pid
-
-
-def wake(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-
-
 def hanging_start(box):
     """A child that writes `start` and waits for the guest, which is stopped before it can answer."""
     box.verb("kill")
     child = Child(write, "start", "sandboxes", box.name, "state")
     child.blocked(10)
     box.wait_state("starting", 10)
-    muted(box)
+    box.mute()
     return child
 
 
@@ -165,7 +152,7 @@ def caught(pid):
 @check(limit=120)
 def a_mute_guest_stops_only_those_who_ask_it():
     mute, box = Box(), shared()
-    pid = muted(mute)
+    pid = mute.mute()
     children = [
         Child(os.stat, mute.root("etc", "passwd")),
         Child(os.listdir, mute.root("etc")),

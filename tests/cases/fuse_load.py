@@ -44,19 +44,6 @@ class UserBox(Box):
         return as_user(*self.owner, function, *args, groups=[space_group()])
 
 
-def mute(box):
-    """Its guest answers nothing from now on, until the script ends or wake."""
-    pid = box.qemu()
-    os.kill(pid, signal.SIGSTOP)
-    defer(wake, pid)
-    return pid
-
-
-def wake(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-
-
 def box_of(owner, made={}):
     if owner not in made:
         made[owner] = UserBox(owner)
@@ -108,7 +95,7 @@ class Blocked:
         eq(b"open\n", self.out.readline())
 
     def begin(self):
-        self.pid = mute(self.box)
+        self.pid = self.box.mute()
         self.child.kill(signal.SIGUSR1)
         eq(b"begun\n", self.out.readline())
         wait_until(lambda: threads_waiting(self.child.pid) >= READS, 15, f"{READS} reads are blocked")
@@ -206,7 +193,7 @@ def every_blocked_call_ends_within_a_second_of_sigint():
         "copy of a big file into root/": copying(source, box.root("root", "big-in")),
         "copy of a big file out of root/": copying(box.root("root", "big-out"), "/dev/null"),
     }
-    mute(box)
+    box.mute()
     calls = {
         "read of stdout": (read_bytes, "proc", box.name, job.name, "stdout"),
         "read of wait": (read_bytes, "proc", box.name, job.name, "wait"),
@@ -220,7 +207,7 @@ def every_blocked_call_ends_within_a_second_of_sigint():
     }
     children |= {what: Child(*call) for what, call in calls.items()}
     pid_of_starting = starting.qemu()
-    mute(starting)  # so that the verb waits
+    starting.mute()  # so that the verb waits
     for what, child in children.items():
         try:
             child.blocked(5)

@@ -112,7 +112,7 @@ def killed_while_a_verb_waits_for_it():
     box = Box()
     qemu = box.qemu()
     os.kill(qemu, signal.SIGSTOP)
-    defer(resume, qemu)
+    defer(wake, qemu)
     verb = Child(box.verb, "pause")
     verb.blocked()
     with Events() as events:
@@ -122,11 +122,6 @@ def killed_while_a_verb_waits_for_it():
     box.remove()
 
 
-def resume(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-
-
 @check(limit=120)
 def kill_ends_one_that_hangs_in_its_own_start():
     box = Box()
@@ -134,7 +129,7 @@ def kill_ends_one_that_hangs_in_its_own_start():
     starter = Child(box.verb, "start")
     qemu = first_qemu(box)
     os.kill(qemu, signal.SIGSTOP)
-    defer(resume, qemu)
+    defer(wake, qemu)
     wait_until(lambda: box.state == "starting", 10)
     took = millis(box.verb, "kill")
     at_most(15000, took, "ms until kill was done")
