@@ -20,7 +20,7 @@
 #include <uv.h>
 
 /* Names: components of [A-Za-z0-9._-], 1 to 128 bytes each, the first byte alphanumeric, joined by single '/'; 1 to 480 bytes in all.
- * No name may be another one's folder ("a" and "a/b" do not go together). */
+ * No name may be another one's folder ("a" and "a/b" do not go together), and none begins with "probe-". */
 #define BACKEND_NAME_MAX      480u
 #define BACKEND_COMPONENT_MAX 128u
 /* A put's buffers, and bytes. The bytes of packs (32 MiB at most) go in one piece; larger objects may go in parts. */
@@ -145,7 +145,7 @@ struct backend_s3_options {
     const char *ca;          /* PEM file; NULL: the system's */
     unsigned flight;         /* requests at the same time at most; 0: 16 */
     unsigned patience_s;     /* how long a request is tried; 0: 120 */
-    unsigned stall_s;        /* a try that moves nothing for so long is given up; 0: 20 */
+    unsigned stall_s;        /* a try that moves less than 1 KiB/s for so long is given up; 0: 20 */
     uint64_t part_size;      /* objects over twice that go in parts of that; 0: 32 MiB */
 };
 
