@@ -57,8 +57,10 @@ struct space {
     struct browser *browsers;  /* snapshots whose files are being read: snapshot/browser.c */
     unsigned browser_count;
     uint64_t changes_bytes;    /* of lists of changed files: snapshot/changes.c */
-    struct doomed *doomed;     /* objects to be deleted */
-    uint32_t doomed_count;
+    struct doomed *doomed;     /* objects to be deleted, and those whose deletion failed: lifecycle/delete.c */
+    struct doomed *undeleted;
+    uint32_t doomed_count;     /* of both */
+    bool deleting;
     struct measure *measures, *measures_end; /* objects whose size is to be found out (snapshot/account.c) */
     bool measuring;
     struct {

@@ -682,6 +682,10 @@ def p9(uid=0):
     return client.attach("", uid=uid)
 
 
+def metric(name):
+    return int(re.search(rf"^{name} (\d+)$", read("metrics"), re.M).group(1))
+
+
 def percentile(values, p):
     values = sorted(values)
     return values[min(len(values) - 1, int(len(values) * p / 100))]

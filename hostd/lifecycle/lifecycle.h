@@ -126,8 +126,10 @@ int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct
 int snapshot_take(struct snapshot *sn, const struct ref *ref, bool with_memory, struct err *e);
 void snapshot_set_head(struct snapshot *sn, const struct capture *c);
 struct head snapshot_head(const struct snapshot *sn);
-/* In the background; what cannot be removed now is left to reconciliation. */
+/* Deletes an object of space-noded's, in the background or before it returns. What cannot be deleted now (the pool may be too full even for that) is
+ * tried again until it can be. */
 void object_delete_later(struct space *s, uint32_t kind, uint64_t id);
+void object_delete(struct space *s, uint32_t kind, uint64_t id);
 void destroy_run(struct sandbox *sb);
 int accel_wait(struct space *s, struct err *e);
 /* Waits until the host is known: its acceleration, and which uids have a machine already. -ENOTCONN when space-noded does not say. */

@@ -26,54 +26,7 @@
 
 #define FREEZE_LIMIT_MSEC 10000 /* the guest thaws by itself after this */
 #define FREEZE_WAIT_MSEC  5000  /* how long we wait for its freeze */
-#define DELETE_REST       2     /* times as long as a deletion took, */
-#define DELETE_REST_MAX   200   /* milliseconds */
 #define COPY_GRACE_MSEC   30    /* a copy gesture follows its mkdir within a few milliseconds */
-
-static int object_delete(struct space *s, uint32_t kind, uint64_t id, struct err *e)
-{
-    struct noded_request req = {.op = NODED_OBJECT_DELETE, .kind = kind, .id = id};
-    return noded_call(s, &req, NULL, NULL, e);
-}
-
-/* Objects go one after the other, with pauses: a thousand snapshots that are removed at once delay nobody. */
-struct doomed {
-    struct doomed *next;
-    uint32_t kind;
-    uint64_t id;
-};
-
-static void delete_doomed(void *arg)
-{
-    struct space *s = arg;
-    while (s->doomed) {
-        struct doomed *d = s->doomed;
-        struct err e = {0};
-        uint64_t began = uv_hrtime();
-        if (object_delete(s, d->kind, d->id, &e) < 0)
-            log_warn("object %012" PRIx64 " is left to reconciliation: %s", d->id, e.msg);
-        s->counts.deleted++;
-        s->doomed = d->next; /* what was added meanwhile is behind it */
-        free(d);
-        uint64_t msec = (uv_hrtime() - began) / 1000000 * DELETE_REST;
-        if (s->doomed) /* who asks for the next one meanwhile finds it being worked on: the count goes last */
-            co_sleep(s->co, msec > DELETE_REST_MAX ? DELETE_REST_MAX : msec + 1);
-        s->doomed_count--;
-    }
-}
-
-void object_delete_later(struct space *s, uint32_t kind, uint64_t id)
-{
-    struct doomed **at = &s->doomed, *d = calloc(1, sizeof *d);
-    if (!d)
-        abort();
-    *d = (struct doomed){NULL, kind, id};
-    while (*at)
-        at = &(*at)->next;
-    *at = d;
-    if (s->doomed_count++ == 0)
-        co_spawn(s->co, delete_doomed, s);
-}
 
 /* ---- capturing ---- */
 
@@ -337,8 +290,7 @@ static int make_object(struct sandbox *sb, const struct ref *ref, struct err *e)
     if (rc == 0)
         rc = vm_kill(sb, e);
     if (rc < 0) {
-        struct err ignored = {0};
-        object_delete(sb->space, NODED_SANDBOX, c.id, &ignored);
+        object_delete(sb->space, NODED_SANDBOX, c.id);
         sb->row.next_object = 0;
         return rc;
     }
@@ -516,8 +468,9 @@ void destroy_run(struct sandbox *sb)
     struct err e = {0};
     vm_kill(sb, &e);
     if (sb->row.next_object)
-        object_delete(s, NODED_SANDBOX, (uint64_t)sb->row.next_object, &e);
-    int rc = sb->row.object ? object_delete(s, NODED_SANDBOX, (uint64_t)sb->row.object, &e) : 0;
+        object_delete(s, NODED_SANDBOX, (uint64_t)sb->row.next_object);
+    if (sb->row.object)
+        object_delete(s, NODED_SANDBOX, (uint64_t)sb->row.object);
     account_gone(s, NODED_SANDBOX, (uint64_t)sb->row.object, sb->row.parent_kind, sb->row.parent);
     for (struct hmap_node *n = NULL, *next; (next = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(next, struct snapshot, by_id);
@@ -528,8 +481,6 @@ void destroy_run(struct sandbox *sb)
         }
     }
     jobs_forget(sb);
-    if (rc < 0)
-        log_error("sandbox %012" PRIx64 " leaves its disk behind until the next start: %s", (uint64_t)sb->row.id, e.msg);
     struct event_scope scope = sandbox_scope(sb);
     event_emit(s, &scope, "destroyed", (uint64_t)sb->row.id, sb->row.name, "%s", "");
     struct op *rest = sb->ops->next; /* nothing queued behind this can be done any more */

@@ -12,11 +12,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/btrfs.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+
+#define RECLAIM_PERCENT "25"
 
 struct kind {
     const char *name, *folder;
@@ -95,6 +99,33 @@ static void warn_untraversable(const char *path)
     }
 }
 
+/*
+ * A data block group of which less than a quarter is in use is emptied into others by the kernel,
+ * so that its room can become metadata: a pool that was full of data once would otherwise have none
+ * for new objects and report no free byte, however much was deleted since. Off by default in the
+ * kernel; another administrator's choice is left. https://docs.kernel.org/admin-guide/btrfs.html,
+ * /sys/fs/btrfs/UUID/allocation.
+ */
+static void let_kernel_reclaim(int root)
+{
+    struct btrfs_ioctl_fs_info_args info = {0};
+    char path[PATH_MAX], was[16] = "";
+    if (ioctl(root, BTRFS_IOC_FS_INFO, &info) < 0)
+        return;
+    char uuid[37];
+    const uint8_t *u = info.fsid;
+    snprintf(uuid, sizeof uuid,
+             "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+             u[15]);
+    snprintf(path, sizeof path, "/sys/fs/btrfs/%s/allocation/data/bg_reclaim_threshold", uuid);
+    AUTO_CLOSE int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || read(fd, was, sizeof was - 1) <= 0 || strcmp(was, "0\n") != 0)
+        return; /* a kernel before 5.19 has no such file */
+    if (pwrite(fd, RECLAIM_PERCENT, strlen(RECLAIM_PERCENT), 0) < 0)
+        log_warn("%s: %s", path, strerror(errno));
+}
+
 static int open_folder(struct pool *p, int root, enum noded_kind k, struct err *e)
 {
     if (mkdirat(root, kinds[k].folder, kinds[k].mode) < 0 && errno != EEXIST)
@@ -134,6 +165,7 @@ int pool_open(const char *path, struct pool **out, struct err *e)
         return rc;
     }
     warn_untraversable(path);
+    let_kernel_reclaim(root);
     *out = p;
     return 0;
 }
@@ -198,14 +230,30 @@ int pool_seal(const struct pool *p, struct pool_object o, struct err *e)
                : pool_fail(e, "seal", o);
 }
 
+/* What a deletion frees comes with the next commits, which are half a minute apart: too long for
+ * who waits for room. */
+static void hurry_when_full(int fd)
+{
+    struct statfs fs;
+    if (fstatfs(fd, &fs) == 0 && fs.f_bavail < fs.f_blocks / 16)
+        btrfs_util_start_sync_fd(fd, NULL);
+}
+
 int pool_delete(const struct pool *p, struct pool_object o, struct err *e)
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(o.id, name);
-    if (btrfs_util_delete_subvolume_fd(p->folder[o.kind], name, 0) == BTRFS_UTIL_OK ||
-        errno == ENOENT)
-        return 0;
-    return pool_fail(e, "delete", o);
+    for (int tries = 0;; tries++) {
+        if (btrfs_util_delete_subvolume_fd(p->folder[o.kind], name, 0) == BTRFS_UTIL_OK) {
+            hurry_when_full(p->folder[o.kind]);
+            return 0;
+        }
+        if (errno == ENOENT)
+            return 0;
+        if (errno != ENOSPC || tries == 1 || btrfs_util_sync_fd(p->folder[o.kind]) != BTRFS_UTIL_OK)
+            return pool_fail(e, "delete", o);
+        /* what was freed in the transaction that has just been committed can be used now */
+    }
 }
 
 /* Calls back for each object of a kind. */

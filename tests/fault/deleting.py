@@ -15,10 +15,6 @@ COUNT = 1000
 ROUNDS = 4
 
 
-def metric(name):
-    return int(re.search(rf"^{name} (\d+)$", read("metrics"), re.M).group(1))
-
-
 def objects():
     return set(os.listdir(os.path.join(config()["pool"], "snapshots")))
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 600
+# instance: none
 """A full pool: what needs room is refused with its reason and leaves nothing, what frees room works, and a guest that writes waits for it.
 
 On an instance of its own, whose pool is small.
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-POOL_MIB = 900
+POOL_MIB = 1000
 
 
 def own_instance():
@@ -29,7 +30,7 @@ def own_instance():
     status = 1
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # over its limit: the instance goes all the same
     try:
-        subprocess.run(["mkfs.btrfs", "-q", "-m", "single", image], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(["mkfs.btrfs", "-q", image], check=True, stdin=subprocess.DEVNULL)
         subprocess.run(quickstart + ["--templates", "tiny"], check=True, stdin=subprocess.DEVNULL)
         env = dict(os.environ, SPACE=f"{instance}/space", SPACE_CONFIG=f"{instance}/space.conf", SPACE_DIR=instance, SPACE_FULL="1")
         status = subprocess.run([sys.executable] + sys.argv, env=env, stdin=subprocess.DEVNULL).returncode
@@ -123,7 +124,7 @@ def what_needs_room_is_refused_and_leaves_nothing():
 def a_guest_that_writes_is_paused_and_goes_on():
     box = shared()
     fill_pool(leave=24 << 20)
-    job = Job(box, "dd if=/dev/urandom of=/root/big bs=64k count=1600 conv=fsync 2>/dev/null; echo wrote $?; sha1sum < /root/big; sync; "
+    job = Job(box, "dd if=/dev/urandom of=/root/big bs=64k count=800 conv=fsync 2>/dev/null; echo wrote $?; sha1sum < /root/big; sync; "
                    "echo 3 > /proc/sys/vm/drop_caches; sha1sum < /root/big")
     job.no_input()
     with Events(since=0) as events:
@@ -153,6 +154,20 @@ def rmdir_works_in_a_full_pool_and_gives_room():
     fresh = Box()
     eq("fine", fresh.out("echo fine"))
     fresh.remove()
+
+
+@check(limit=60)
+def a_deletion_that_fails_is_tried_again():
+    box = Box()
+    folder = os.path.join(config()["pool"], "sandboxes")
+    subprocess.run(["chattr", "+i", folder], check=True)
+    try:
+        box.remove()
+        wait_until(lambda: metric("space_deletes_queued") > 0, 20, "its disk waits for its removal")
+    finally:
+        subprocess.run(["chattr", "-i", folder], check=True)
+    wait_until(lambda: metric("space_deletes_queued") == 0, 20, "it is tried again")
+    leftovers.none(20)
 
 
 def gone_candidates():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 900
+# instance: none
 """A guest that is captured with its memory and goes on in another QEMU, while the first one goes on as well: jobs, streams, files, freezes and
 identity. No libvirt, no other daemon. Arguments are parts of names of tests to run. As root."""
 

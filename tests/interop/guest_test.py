@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 600
+# instance: none
 """space-daemon as the host sees it: a guest of busybox alone is booted under emulation, both ports are driven by p9.py. No libvirt, no other
 daemon. Takes the daemon from $BUILD/guest; arguments are parts of names of tests to run. As root."""
 
