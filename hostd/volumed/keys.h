@@ -45,7 +45,7 @@ struct keys_result {
      *   EAGAIN      the service cannot be reached now
      *   ENOKEY      no file says which service the tenant has
      *   EACCES      that file, or one it names, can be read by others
-     *   EINVAL      no such tenant's name, or a file that makes no sense
+     *   EINVAL      no such tenant's name, or a file that makes no sense; ENOMEM: no memory that can be locked
      *   ECANCELED   keys_cancel, or keys_destroy
      */
     int rc;
