@@ -12,8 +12,8 @@
 //
 // A connection and its first bytes arrive on different queues: a preamble may be read while
 // EPOLLHUP still is on, or even before the hang-up that came before it is seen. So a hang-up counts
-// only after somebody was seen connected, and ends a session only when it is still there after
-// HANG_UP_MSEC; if it is not, the preamble that must come is looked for as if it had been missed,
+// only after somebody was seen connected since the session began, and ends a session only when it
+// is still there after HANG_UP_MSEC; if it is not, the preamble that must come is looked for as if it had been missed,
 // but need not be waited for in a message's middle.
 //
 // Events are edge-triggered, as EPOLLHUP stays on while nobody is connected. The kernel hands out
@@ -144,6 +144,7 @@ static void start_session(struct port *p)
     drop_output(p);
     send_buffer(p, echo, PORT_PREAMBLE_LEN);
     p->matched = 0;
+    p->connected = false; /* by this peer: the hang-up of the one before may still be on */
     p->have = p->left = 0;
     memset(p->tail, 0, sizeof p->tail);
     p->server = p9_server_create(p->backend, &t, p->config, p->user);

@@ -562,6 +562,18 @@ def missed_hangup(g):
 
 
 @test
+def hangup_of_the_peer_before_is_not_the_next_ones(g):
+    # Bytes come by an interrupt, the news that somebody connected from a worker of the kernel: one that has to wait for a busy processor is late.
+    hogs = [g.job("sh", "-c", "while :; do :; done") for _ in range(6)]
+    for i in range(40):
+        g.files_client.close()
+        time.sleep(i % 8 * 0.005)
+        g.files_client, g.root = g.vm.files(20)
+    for j in hogs:
+        j.forget()
+
+
+@test
 def broken_protocol_ends_the_session_only(g):
     j = g.job("sleep", "1000")
     g.control_client.sock.sendall(b"\xff\xff\xff\xff garbage")
