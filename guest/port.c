@@ -13,8 +13,8 @@
 // A connection and its first bytes arrive on different queues: a preamble may be read while
 // EPOLLHUP still is on, or even before the hang-up that came before it is seen. So a hang-up counts
 // only after somebody was seen connected since the session began, and ends a session only when it
-// is still there after HANG_UP_MSEC; if it is not, the preamble that must come is looked for as if it had been missed,
-// but need not be waited for in a message's middle.
+// is still there after HANG_UP_MSEC; if it is not, the preamble that must come is looked for as if
+// it had been missed, but need not be waited for in a message's middle.
 //
 // Events are edge-triggered, as EPOLLHUP stays on while nobody is connected. The kernel hands out
 // input by the page and takes 32 KiB a write. Input is gathered here, except the rest of a large
