@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spacefs: mounts the tree that space-hostd serves.
 #include "base/log.h"
+#include "isolate/isolate.h"
 #include "spacefs/conn.h"
 #include "spacefs/gesture.h"
 #include "spacefs/isolate.h"

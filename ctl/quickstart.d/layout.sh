@@ -5,6 +5,7 @@
 #
 #   CONF      configuration            POOL  btrfs directory     POOL_IMAGE  its loop file, unless POOL lies on btrfs already
 #   RUN STATE MOUNT GUEST              as in space.conf(5)
+#   STORE VOLUMES KEYS  suspended sandboxes, what space-volumed knows of them, keys of tenants
 #   SV LOGS   runit services and logs  SUPERVISOR  systemd or runit
 #   BIN LIBEXEC                        programs. An instance has copies: its daemons' user may not see the build directory
 #   CACHE                              what takes long to make and does not change, kept in the build directory
@@ -29,6 +30,9 @@ layout_host() {
 	RUN=$(configured run /run/space)
 	MOUNT=$(configured mount /space)
 	GUEST=$(configured guest /usr/local/lib/space/guest)
+	STORE=$(configured store "$DATA/store")
+	VOLUMES=$(configured store_cache "$DATA/volumes")
+	KEYS=$(configured keys /etc/space/keys)
 	VM_PREFIX=$(configured vm_prefix space)
 	DEFAULT_TEMPLATE=$(configured template debian)
 	POOL_IMAGE=$DATA/pool.img
@@ -56,6 +60,9 @@ layout_instance() {
 	RUN=$INSTANCE/run
 	MOUNT=$INSTANCE/space
 	GUEST=$INSTANCE/guest
+	STORE=$INSTANCE/store
+	VOLUMES=$INSTANCE/volumes
+	KEYS=$INSTANCE/keys
 	VM_PREFIX=$(configured vm_prefix "$(printf 'i%x' "$hash")")
 	UID_BASE=$((1000000 + hash % 4000 * 4096))
 	DEFAULT_TEMPLATE=$(configured template tiny)

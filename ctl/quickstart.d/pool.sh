@@ -86,11 +86,28 @@ unmount_pool() {
 	fi
 }
 
+# A wrapping key in a file, unless there is something better already. docs/protocol/keys.md says what it is worth.
+make_keys() {
+	install -d -m 0700 -o space-vol -g space-vol "$KEYS" "$VOLUMES"
+	case $STORE in
+	/*) install -d -m 0700 -o space-vol -g space-vol "$STORE" ;;
+	esac
+	[ ! -e "$KEYS/default.key" ] || return 0
+	(
+		umask 0077
+		echo "k1 = $(od -An -vtx1 -N32 /dev/urandom | tr -d ' \n')" >"$KEYS/default.wrapping"
+		printf '# Who wraps the keys of tenants without a file of their own: see docs/protocol/keys.md.\nservice = file\nkey = k1\nfile = default.wrapping\n' >"$KEYS/default.key.new"
+	)
+	chown space-vol:space-vol "$KEYS/default.wrapping" "$KEYS/default.key.new"
+	mv "$KEYS/default.key.new" "$KEYS/default.key"
+}
+
 # Directories, and the configuration unless there is one. space-noded makes RUN, or mends its owner and mode.
 configure() {
 	# A mount that is there already may hang: it is not touched.
 	grep -qF " $MOUNT " /proc/self/mounts || mkdir -p "$MOUNT"
 	install -d -m 0700 -o space -g space "$STATE"
+	make_keys
 	if [ "$SUPERVISOR" = systemd ]; then # space-hostd's unit names it, so that it must be there first
 		echo "d $RUN 1755 root root" >/etc/tmpfiles.d/space.conf
 		systemd-tmpfiles --create /etc/tmpfiles.d/space.conf
@@ -109,6 +126,9 @@ configure() {
 		echo "template = $DEFAULT_TEMPLATE"
 		if [ -n "$INSTANCE" ]; then
 			echo "vm_prefix = $VM_PREFIX"
+			echo "store = $STORE"
+			echo "store_cache = $VOLUMES"
+			echo "keys = $KEYS"
 			echo "uid_base = $UID_BASE"
 			echo "memory = 128M"
 		fi

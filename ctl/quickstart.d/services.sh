@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # The daemons: units under systemd, else runit's runsvdir with a service and a log each. Either restarts what dies.
 
-SERVICES="noded browsed hostd spacefs" # in the order of their start
+SERVICES="noded browsed volumed hostd spacefs" # in the order of their start
 
 service_program() {
 	case $1 in
@@ -92,7 +92,7 @@ restart_if_outdated() {
 
 start_systemd() {
 	local unit units=
-	for unit in space-noded space-browsed space-hostd spacefs; do
+	for unit in space-noded space-browsed space-volumed space-hostd spacefs; do
 		install -m 0644 "$SOURCE/ctl/systemd/$unit.service" /etc/systemd/system/
 		units="$units $unit.service"
 	done
@@ -130,6 +130,7 @@ start_daemons() {
 	"start_$SUPERVISOR"
 	ready 30 noded test -S "$RUN/noded.sock"
 	ready 30 browsed test -S "$RUN/browsed.sock"
+	ready 30 volumed test -S "$RUN/volumed.sock"
 	ready 60 hostd test -S "$RUN/hostd.sock"
 	ready 60 spacefs tree_answers
 	note "$(head -n 1 "$MOUNT/version") on $MOUNT, watched by $SUPERVISOR"
@@ -157,7 +158,7 @@ stop_sandboxes() {
 stop_runit() {
 	local name pid
 	pid=$(runsvdir_pid) || return 0
-	for name in spacefs hostd browsed noded; do
+	for name in spacefs hostd volumed browsed noded; do
 		[ ! -d "$SV/$name/supervise" ] || sv -w 10 force-stop "$SV/$name" || true
 	done
 	kill -HUP "$pid" # it ends its runsv processes, which end the logs
@@ -170,7 +171,7 @@ gone() {
 }
 
 stop_systemd() {
-	systemctl disable --now spacefs.service space-hostd.service space-browsed.service space-noded.service
+	systemctl disable --now spacefs.service space-hostd.service space-volumed.service space-browsed.service space-noded.service
 }
 
 unmounted() {

@@ -66,6 +66,11 @@ void check_browsed(const struct doctor *d, struct finding *f)
     check_socket(d, "browsed", SOCK_STREAM, d->config.user, f);
 }
 
+void check_volumed(const struct doctor *d, struct finding *f)
+{
+    check_socket(d, "volumed", SOCK_SEQPACKET, d->config.volume_user, f);
+}
+
 void check_hostd(const struct doctor *d, struct finding *f)
 {
     check_socket(d, "hostd", SOCK_STREAM, d->config.user, f);

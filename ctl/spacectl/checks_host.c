@@ -202,6 +202,7 @@ const struct check checks[] = {
     {"fuse", check_fuse},
     {"space-noded", check_noded},
     {"space-browsed", check_browsed},
+    {"space-volumed", check_volumed},
     {"space-hostd", check_hostd},
     {"mount", check_mount},
     {"template", check_template},

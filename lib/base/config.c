@@ -19,6 +19,7 @@ enum kind {
     K_TEXT,  /* not empty, no control characters */
     K_NAME,  /* str_name_valid */
     K_ACCEL, /* auto, kvm, tcg */
+    K_STYLE, /* path, host */
     K_U32,   /* min to max */
     K_SIZE,  /* min to max, with K M G T */
 };
@@ -62,6 +63,14 @@ static const struct key keys[] = {
     {"max_sandboxes", K_U32, AT(max_sandboxes), 1, 1u << 20, "4096"},
     {"max_disk", K_SIZE, AT(max_disk), 0, SIZE_GIB(1ull << 24), "0"},
     {"max_jobs", K_U32, AT(max_jobs), 1, 1024, "1024"},
+    {"store", K_TEXT, AT(store), 0, 0, "/var/lib/space/store"},
+    {"store_region", K_NAME, AT(store_region), 0, 0, "us-east-1"},
+    {"store_style", K_STYLE, AT(store_style), 0, 0, "path"},
+    {"store_credentials", K_PATH, AT(store_credentials), 0, 0, "/etc/space/store.credentials"},
+    {"store_ca", K_PATH, AT(store_ca), 0, 0, NULL},
+    {"store_cache", K_PATH, AT(store_cache), 0, 0, "/var/lib/space/volumes"},
+    {"keys", K_PATH, AT(keys), 0, 0, "/etc/space/keys"},
+    {"volume_user", K_NAME, AT(volume_user), 0, 0, "space-vol"},
     {"job_output", K_SIZE, AT(job_output), 4096, SIZE_GIB(1024), "64M"},
 };
 #define KEYS (sizeof keys / sizeof keys[0])
@@ -84,6 +93,8 @@ static int set_text(const struct key *k, const char *value, char *dst, struct er
     if (k->kind == K_ACCEL && strcmp(value, "auto") != 0 && strcmp(value, "kvm") != 0 &&
         strcmp(value, "tcg") != 0)
         return err_set(e, EINVAL, "%s must be auto, kvm or tcg, not '%s'", k->name, value);
+    if (k->kind == K_STYLE && strcmp(value, "path") != 0 && strcmp(value, "host") != 0)
+        return err_set(e, EINVAL, "%s must be path or host, not '%s'", k->name, value);
     memcpy(dst, value, len + 1);
     return 0;
 }

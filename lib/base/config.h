@@ -39,6 +39,14 @@ struct config {
     uint32_t max_sandboxes;       /* per owner; default 4096 */
     uint64_t max_disk;            /* bytes that the things of one owner may hold of their own; 0: no limit; default 0 */
     uint32_t max_jobs;            /* per sandbox; default 1024 */
+    char store[CONFIG_PATH_MAX];  /* where suspended sandboxes go: a directory, or URL/BUCKET[/PREFIX] of an S3 server; default /var/lib/space/store */
+    char store_region[65];        /* of S3; default us-east-1 */
+    char store_style[8];          /* path or host: how the bucket is named; default path */
+    char store_credentials[CONFIG_PATH_MAX]; /* file with access_key and secret_key; default /etc/space/store.credentials */
+    char store_ca[CONFIG_PATH_MAX]; /* PEM file of the CAs that are trusted; default the system's, then it is empty */
+    char store_cache[CONFIG_PATH_MAX]; /* what this node knows of the store; default /var/lib/space/volumes */
+    char keys[CONFIG_PATH_MAX];   /* folder of the tenants' TENANT.key, default.key; default /etc/space/keys */
+    char volume_user[33];         /* user of space-volumed; default space-vol */
     uint64_t job_output;          /* spooled bytes per job; default 64M */
 };
 

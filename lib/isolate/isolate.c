@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <seccomp.h>
+#include <stdbool.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -67,15 +68,25 @@ static int load(scmp_filter_ctx ctx, int rc, struct err *e)
     return rc < 0 ? err_set(e, -rc, "load the system call filter failed") : 0;
 }
 
-int isolate_deny_calls(const int *calls, size_t count, struct err *e)
+static int deny(const int *calls, size_t count, bool online, struct err *e)
 {
     scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
     int rc = ctx ? 0 : -ENOMEM;
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), calls[i], 0);
-    if (rc == 0)
+    if (rc == 0 && !online)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_NE, AF_UNIX));
     return load(ctx, rc, e);
+}
+
+int isolate_deny_calls(const int *calls, size_t count, struct err *e)
+{
+    return deny(calls, count, false, e);
+}
+
+int isolate_deny_calls_online(const int *calls, size_t count, struct err *e)
+{
+    return deny(calls, count, true, e);
 }
 
 int isolate_allow_calls(const int *calls, size_t count, struct err *e)

@@ -20,6 +20,9 @@ struct isolate_path {
     uint64_t access; /* LANDLOCK_ACCESS_FS_... of Landlock's first version */
 };
 
+/* From root to a user and a group (NULL: the user's): ids, no supplementary groups, no capability left anywhere. 0 or -errno with a sentence. */
+int isolate_become(const char *user, const char *group, struct err *e);
+
 /*
  * All of these hold for the calling thread and what it starts, for good: so call them before any thread is started, in this order. None
  * needs a privilege. 0 or -errno with a sentence.
@@ -35,6 +38,8 @@ int isolate_files(const struct isolate_path *paths, size_t count, const char *pr
 /* Numbers of seccomp.h (SCMP_SYS). The first denies `calls`, the second everything else; both with EPERM, and sockets that are not unix ones with
  * EAFNOSUPPORT. With the second, a process can send signals to itself only. */
 int isolate_deny_calls(const int *calls, size_t count, struct err *e);
+/* The first, with sockets of the network allowed. */
+int isolate_deny_calls_online(const int *calls, size_t count, struct err *e);
 int isolate_allow_calls(const int *calls, size_t count, struct err *e);
 
 #endif

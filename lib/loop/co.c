@@ -70,6 +70,11 @@ void co_sched_destroy(struct co_sched *s)
         uv_close((uv_handle_t *)&s->async, sched_closed);
 }
 
+uv_loop_t *co_loop(const struct co_sched *s)
+{
+    return s->async.loop;
+}
+
 struct co *co_self(struct co_sched *s)
 {
     return s->current;

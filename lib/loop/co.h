@@ -18,6 +18,7 @@ struct co_sched;
 /* One scheduler a loop. NULL when out of memory. Destroy only when no coroutine is alive. */
 struct co_sched *co_sched_create(uv_loop_t *loop);
 void co_sched_destroy(struct co_sched *s);
+uv_loop_t *co_loop(const struct co_sched *s);
 
 /* Runs fn(arg) as a coroutine, at once when called from the loop's stack, else soon. Its memory goes when fn returns. Aborts the program
  * when no stack can be mapped: a host without 64 KiB is beyond help. */

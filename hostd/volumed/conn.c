@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client's connection: see conn.h.
+#include "hostd/volumed/conn.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define OUTPUT_MAX (CONN_REQUESTS_MAX + 64u) /* answers that a client may leave unread beyond what the socket holds */
+
+struct packet {
+    struct packet *next;
+    struct volumed_reply rep;
+    int fd;
+};
+
+struct conn {
+    const struct conn_ops *ops;
+    void *user;
+    uv_poll_t poll;
+    int fd; /* -1: closed */
+    uint32_t refs, requests, queued;
+    bool greeted;
+    struct packet *first, **last; /* what the socket had no room for */
+};
+
+static void on_poll(uv_poll_t *p, int status, int events);
+
+static void update(struct conn *c)
+{
+    int events = (c->requests < CONN_REQUESTS_MAX ? UV_READABLE : 0) | (c->first ? UV_WRITABLE : 0) | UV_DISCONNECT;
+    if (c->fd >= 0)
+        uv_poll_start(&c->poll, events, on_poll);
+}
+
+void conn_ref(struct conn *c)
+{
+    c->refs++;
+}
+
+void conn_unref(struct conn *c)
+{
+    if (--c->refs == 0)
+        free(c);
+}
+
+static void poll_closed(uv_handle_t *h)
+{
+    conn_unref(h->data);
+}
+
+static void packet_free(struct packet *p)
+{
+    cleanup_close(&p->fd);
+    free(p);
+}
+
+void conn_close(struct conn *c)
+{
+    if (c->fd < 0)
+        return;
+    uv_poll_stop(&c->poll);
+    close(c->fd);
+    c->fd = -1;
+    for (struct packet *p = c->first, *next; p; p = next) {
+        next = p->next;
+        packet_free(p);
+    }
+    c->first = NULL;
+    c->ops->closed(c->user, c);
+    uv_close((uv_handle_t *)&c->poll, poll_closed);
+}
+
+struct conn *conn_open(uv_loop_t *loop, int fd, const struct conn_ops *ops, void *user)
+{
+    struct conn *c = calloc(1, sizeof *c);
+    if (!c || uv_poll_init(loop, &c->poll, fd) < 0) {
+        close(fd);
+        free(c);
+        return NULL;
+    }
+    c->ops = ops;
+    c->user = user;
+    c->fd = fd;
+    c->refs = 1; /* the poll handle's */
+    c->last = &c->first;
+    c->poll.data = c;
+    update(c);
+    return c;
+}
+
+/* ---- out ---- */
+
+/* 1 sent, 0 no room now, -errno. */
+static int transmit(const struct conn *c, const struct volumed_reply *rep, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct volumed_reply copy = *rep;
+    struct iovec iov = {&copy, sizeof copy};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (fd >= 0) {
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof control;
+        struct cmsghdr *h = CMSG_FIRSTHDR(&msg);
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    }
+    if (sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof copy)
+        return 1;
+    return errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS ? 0 : -errno;
+}
+
+/* Takes `fd`. */
+static void queue_packet(struct conn *c, const struct volumed_reply *rep, int fd)
+{
+    struct packet *p = c->queued < OUTPUT_MAX ? calloc(1, sizeof *p) : NULL;
+    if (!p) {
+        log_warn("a client does not read its answers: hanging up");
+        cleanup_close(&fd);
+        conn_close(c);
+        return;
+    }
+    p->rep = *rep;
+    p->fd = fd;
+    *c->last = p;
+    c->last = &p->next;
+    c->queued++;
+}
+
+void conn_reply(struct conn *c, const struct volumed_reply *rep, int fd)
+{
+    int rc = c->fd < 0 ? -EPIPE : c->first ? 0 : transmit(c, rep, fd);
+    c->requests--;
+    if (rc == 0)
+        queue_packet(c, rep, fd);
+    else
+        cleanup_close(&fd);
+    if (rc < 0)
+        conn_close(c);
+    update(c);
+}
+
+void conn_progress(struct conn *c, const struct volumed_reply *ev)
+{
+    if (c->fd >= 0 && !c->first && transmit(c, ev, -1) < 0)
+        conn_close(c);
+}
+
+static void flush(struct conn *c)
+{
+    while (c->first) {
+        struct packet *p = c->first;
+        int rc = transmit(c, &p->rep, p->fd);
+        if (rc < 0)
+            conn_close(c);
+        if (rc <= 0)
+            return;
+        c->first = p->next;
+        if (!c->first)
+            c->last = &c->first;
+        c->queued--;
+        packet_free(p);
+    }
+}
+
+/* ---- in ---- */
+
+static unsigned take_fds(struct msghdr *msg, int fds[CONN_FDS])
+{
+    unsigned count = 0;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(msg); h; h = CMSG_NXTHDR(msg, h)) {
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t n = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < n; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(h) + i * sizeof fd, sizeof fd);
+            if (count < CONN_FDS)
+                fds[count++] = fd;
+            else
+                close(fd);
+        }
+    }
+    return count;
+}
+
+/* One packet. False: nothing more to read now. */
+static bool receive(struct conn *c)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(CONN_FDS * sizeof(int))];
+    } control;
+    struct volumed_request q;
+    char excess;
+    struct iovec iov[] = {{&q, sizeof q}, {&excess, 1}};
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
+    int fds[CONN_FDS];
+    ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    unsigned count = got > 0 ? take_fds(&msg, fds) : 0;
+    if (got == (ssize_t)sizeof q && !(msg.msg_flags & MSG_CTRUNC)) {
+        c->requests++;
+        c->ops->request(c->user, c, &q, fds, count);
+        return true;
+    }
+    while (count > 0)
+        close(fds[--count]);
+    if (got > 0)
+        log_warn("a client sent a packet that is no request: hanging up");
+    conn_close(c);
+    return false;
+}
+
+static void on_poll(uv_poll_t *p, int status, int events)
+{
+    struct conn *c = p->data;
+    conn_ref(c);
+    if (status < 0)
+        conn_close(c);
+    if (c->fd >= 0 && (events & UV_WRITABLE))
+        flush(c);
+    if (events & (UV_READABLE | UV_DISCONNECT))
+        while (c->fd >= 0 && c->requests < CONN_REQUESTS_MAX && receive(c))
+            ;
+    if (c->fd >= 0 && (events & UV_DISCONNECT) && c->requests >= CONN_REQUESTS_MAX)
+        conn_close(c); /* nobody is left to answer */
+    update(c);
+    conn_unref(c);
+}
+
+bool conn_greeted(const struct conn *c)
+{
+    return c->greeted;
+}
+
+void conn_set_greeted(struct conn *c)
+{
+    c->greeted = true;
+}
