@@ -76,10 +76,20 @@ static void take_etag(struct http_reply *r, char *value)
         strcpy(r->etag, value);
 }
 
+static void take_hex(char *to, size_t digits, const char *value)
+{
+    if (strlen(value) == digits && strspn(value, "0123456789abcdef") == digits)
+        strcpy(to, value);
+}
+
 static void take_sha256(struct http_reply *r, char *value)
 {
-    if (strlen(value) == 64 && strspn(value, "0123456789abcdef") == 64)
-        strcpy(r->sha256, value);
+    take_hex(r->sha256, sizeof r->sha256 - 1, value);
+}
+
+static void take_put(struct http_reply *r, char *value)
+{
+    take_hex(r->put, sizeof r->put - 1, value);
 }
 
 void http_reply_line(struct http_reply *r, const char *line, size_t len)
@@ -90,6 +100,7 @@ void http_reply_line(struct http_reply *r, const char *line, size_t len)
     } headers[] = {
         {"content-length", take_length}, {"content-range", take_range}, {"date", take_date}, {"last-modified", take_modified},
         {"retry-after", take_retry_after}, {"etag", take_etag}, {"x-amz-meta-space-sha256", take_sha256},
+        {"x-amz-meta-space-put", take_put},
     };
     char copy[LINE_MAX_];
     if (len >= sizeof copy || memchr(line, 0, len))

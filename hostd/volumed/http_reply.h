@@ -16,6 +16,7 @@ struct http_reply {
     uint32_t retry_after;        /* seconds, at most 3600; 0 */
     char etag[80];               /* as it came, quotes included; "" */
     char sha256[65];             /* x-amz-meta-space-sha256, 64 lower-case hex digits; "" */
+    char put[33];                /* x-amz-meta-space-put, 32 lower-case hex digits; "" */
 };
 
 void http_reply_init(struct http_reply *r);

@@ -12,6 +12,7 @@
 
 #include "base/str.h"
 #include "hostd/volumed/keys_service.h"
+#include "hostd/volumed/secret_file.h"
 #include "hostd/volumed/tenant_key.h"
 
 #include <errno.h>
@@ -86,7 +87,7 @@ static int prepare(struct job *j)
     int rc = key_config_load(j->folder, j->tenant, &j->config, &j->e);
     if (rc == 0 && j->verb != KEYS_MAKE)
         rc = blob_read(j->in, j->in_len, j->tenant, &j->blob, &j->e);
-    if (rc == 0 && !(j->data_key = sodium_malloc(KEYS_BYTES)))
+    if (rc == 0 && !(j->data_key = secret_alloc(KEYS_BYTES)))
         rc = err_set(&j->e, ENOMEM, "no memory that can be locked for the key of tenant %s (see RLIMIT_MEMLOCK)", j->tenant);
     j->pkcs11 = (j->verb != KEYS_OPEN && j->config.service == SERVICE_PKCS11) || (j->verb != KEYS_MAKE && j->blob.service == SERVICE_PKCS11);
     return rc;
@@ -95,7 +96,7 @@ static int prepare(struct job *j)
 /* By the service of today; and it must come back the same before anybody relies on it. */
 static int wrap_anew(struct job *j)
 {
-    uint8_t *again = sodium_malloc(KEYS_BYTES);
+    uint8_t *again = secret_alloc(KEYS_BYTES);
     if (!again)
         return err_set(&j->e, ENOMEM, "no memory that can be locked for the key of tenant %s (see RLIMIT_MEMLOCK)", j->tenant);
     j->blob.kind = BLOB_WRAPPED;

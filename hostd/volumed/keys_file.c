@@ -129,7 +129,7 @@ static int load_key(const struct key_config *c, const struct blob *b, uint8_t **
         return err_set(e, EKEYREVOKED, "the file with the wrapping keys of tenant %s is gone: %s", b->tenant, c->file);
     if (rc < 0)
         return rc;
-    uint8_t *key = sodium_malloc(KEYS_BYTES);
+    uint8_t *key = secret_alloc(KEYS_BYTES);
     rc = key ? find_key(text, b->wrapping_key, key) : -ENOMEM;
     sodium_free(text);
     if (rc == 0) {

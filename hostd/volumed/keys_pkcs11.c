@@ -208,7 +208,7 @@ static int unseal(struct session *s, const struct key_config *c, const struct bl
     CK_RV rv = s->p11->C_DecryptInit(s->handle, &m, s->key);
     if (rv != CKR_OK)
         return fail(c, b, "unwrap by key", rv, e);
-    uint8_t *room = sodium_malloc(BLOB_SEALED_SIZE);
+    uint8_t *room = secret_alloc(BLOB_SEALED_SIZE);
     if (!room)
         return err_set(e, ENOMEM, "no memory that can be locked (see RLIMIT_MEMLOCK)");
     rv = s->p11->C_Decrypt(s->handle, copy.sealed, BLOB_SEALED_SIZE, room, &len);

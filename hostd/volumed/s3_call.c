@@ -241,8 +241,6 @@ int s3_call(struct s3 *s, struct s3_call *c, struct err *e)
         v = judge(s, c, e);
         if (v.action == S3_DONE)
             return 0;
-        if (v.action != S3_FAIL && v.action != S3_CLOCK)
-            c->uncertain = true;
     } while (again(s, c, &v, &b, &rc));
     if (rc == -ECANCELED)
         return err_set(e, ECANCELED, "%s in %s: cancelled", c->what, s->base.description);

@@ -40,12 +40,11 @@ int s3_credentials_load(const char *path, struct s3_credentials **out, struct er
     int rc = secret_file_read(path, &text, e);
     if (rc < 0)
         return rc;
-    struct s3_credentials *c = sodium_malloc(sizeof *c);
+    struct s3_credentials *c = secret_alloc(sizeof *c);
     if (!c) {
         sodium_free(text);
         return err_set(e, ENOMEM, "no memory that can be locked for the keys of the bucket (see RLIMIT_MEMLOCK)");
     }
-    memset(c, 0, sizeof *c);
     rc = parse(text, c, path, e);
     sodium_free(text);
     if (rc < 0) {

@@ -63,7 +63,6 @@ struct s3_call {
     struct http_exchange x;  /* of the last try; its `text` is freed by s3_call_end */
     struct s3_error error;   /* what the last answer said */
     unsigned tries;
-    bool uncertain;          /* an earlier try may have been carried out, unseen */
 };
 
 /* In a coroutine of s->sched. 0, or -errno of backend.h with its sentence. */
@@ -75,8 +74,14 @@ int s3_sha256(struct s3 *s, const struct iovec *iov, size_t count, uint64_t offs
 
 /* The outcome of an operation from what a call left. */
 void s3_answer(struct backend_op *op, int rc, const struct err *e);
-/* Whether the object `name` has this hash in its metadata: what an earlier try of ours, unseen, would have left. */
-bool s3_is_ours(struct s3 *s, const char *name, const char *sha256);
+/* What a put gives its object as metadata: the hash of its bytes, and a random number that tells this put from all others. */
+struct s3_mark {
+    char sha256[S3_SHA256_SIZE], put[33];
+};
+#define S3_HEADER_PUT    "x-amz-meta-space-put"
+#define S3_HEADER_SHA256 "x-amz-meta-space-sha256"
+/* Whether the object `name` is of this very put: what an earlier try, unseen, left. */
+bool s3_is_ours(struct s3 *s, const char *name, const struct s3_mark *mark);
 
 /* Each in a coroutine of its own, outcome in op->result. */
 void s3_put(struct s3 *s, struct backend_op *op);
@@ -87,12 +92,10 @@ void s3_list(struct s3 *s, struct backend_op *op);
 void s3_sweep(struct s3 *s, struct backend_op *op);
 void s3_check(struct s3 *s, struct backend_op *op);
 
-/* An object in parts, of which `sha256` is that of all. 0 or -errno with a sentence; what was uploaded of it is gone then. */
-int s3_put_parts(struct s3 *s, struct backend_op *op, const char *sha256, struct err *e);
+/* An object in parts. 0 or -errno with a sentence; what was uploaded of it is gone then. */
+int s3_put_parts(struct s3 *s, struct backend_op *op, const struct s3_mark *mark, struct err *e);
 /* Removes what an upload in parts left, tries for a few seconds; that it is not there any more is a success. In any coroutine, an aborted one too. */
 int s3_abort_upload(struct s3 *s, const char *name, const char *upload, struct err *e);
-
-#define S3_SHA256_HEADER "x-amz-meta-space-sha256"
 
 /* Whether a conditional put is atomic here: asks the server, once it answered no more. 0 or -errno with a sentence. */
 int s3_probe_conditional(struct s3 *s, struct err *e);

@@ -2,7 +2,9 @@
 // Objects in one piece: put, got, looked up, deleted; and what a check of the store does.
 //
 // Each object carries the SHA-256 of its bytes as metadata. A put signs it, so that the server refuses what was damaged on the way; a get of
-// the whole object compares it; and a put whose answer got lost finds by it whether what is there now is its own.
+// the whole object compares it. A second mark, random, tells a put from all others: one whose answer got lost, and whose next try is refused since
+// there is such an object now, finds by it whether that is its own. (curl may try again by itself, too, when a kept connection breaks: so any such
+// refusal is looked into.)
 #include "hostd/volumed/s3_impl.h"
 
 #include <errno.h>
@@ -31,20 +33,22 @@ static int check_put(struct s3 *s, struct s3_call *c, struct err *e)
     return err_set(e, EBADMSG, "%s in %s: the answer, HTTP %d without an ETag, is not an S3 server's", c->what, s->base.description, c->x.status);
 }
 
-static int put_bytes(struct s3 *s, struct backend_op *op, const char *sha256, bool conditional, struct err *e)
+static int put_bytes(struct s3 *s, struct backend_op *op, const struct s3_mark *mark, bool conditional, struct err *e)
 {
     char what[BACKEND_NAME_MAX + 8];
     snprintf(what, sizeof what, "put %s", op->r.name);
     struct s3_call c = {.what = what, .method = "PUT", .name = op->r.name, .body = op->r.iov, .body_count = op->r.iov_count, .length = op->length,
-                        .sha256 = sha256, .urgent = op->r.flags & BACKEND_URGENT, .check = check_put};
+                        .sha256 = mark->sha256, .urgent = op->r.flags & BACKEND_URGENT, .check = check_put};
     if (conditional)
         c.headers[c.headers_count++] = (struct s3_header){"if-none-match", "*"};
-    c.headers[c.headers_count++] = (struct s3_header){S3_SHA256_HEADER, sha256};
+    c.headers[c.headers_count++] = (struct s3_header){S3_HEADER_PUT, mark->put};
+    c.headers[c.headers_count++] = (struct s3_header){S3_HEADER_SHA256, mark->sha256};
     int rc = s3_call(s, &c, e);
-    bool uncertain = c.uncertain;
     s3_call_end(&c);
-    if (rc == -EEXIST && uncertain && s3_is_ours(s, op->r.name, sha256))
+    if (rc == -EEXIST && conditional && s3_is_ours(s, op->r.name, mark))
         return 0;
+    if (rc == -EEXIST && !conditional)
+        return -(e->code = EIO); /* 412 to what had no condition */
     if (rc == -EEXIST)
         return err_set(e, EEXIST, "put %s in %s: it is there already", op->r.name, s->base.description);
     return rc;
@@ -63,11 +67,11 @@ static int head(struct s3 *s, const char *name, struct http_reply *out, struct e
     return rc;
 }
 
-bool s3_is_ours(struct s3 *s, const char *name, const char *sha256)
+bool s3_is_ours(struct s3 *s, const char *name, const struct s3_mark *mark)
 {
     struct http_reply r;
     struct err e = {0};
-    return head(s, name, &r, &e) == 0 && strcmp(r.sha256, sha256) == 0;
+    return head(s, name, &r, &e) == 0 && strcmp(r.put, mark->put) == 0;
 }
 
 /* Where the server cannot: looks first. Another node may be between. */
@@ -80,20 +84,31 @@ static int must_be_absent(struct s3 *s, const char *name, struct err *e)
     return rc == -ENOENT ? 0 : rc;
 }
 
+static int random_mark(char out[33])
+{
+    uint64_t r[2];
+    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
+        return -EIO;
+    snprintf(out, 33, "%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
+    return 0;
+}
+
 static int put(struct s3 *s, struct backend_op *op, struct err *e)
 {
-    char sha256[S3_SHA256_SIZE];
+    struct s3_mark mark;
     bool absent = op->r.flags & BACKEND_IF_ABSENT;
-    int rc = s3_sha256(s, op->r.iov, op->r.iov_count, 0, op->length, &op->cancelled, sha256);
+    int rc = s3_sha256(s, op->r.iov, op->r.iov_count, 0, op->length, &op->cancelled, mark.sha256);
+    if (rc == 0)
+        rc = random_mark(mark.put);
     if (rc < 0)
         return err_set(e, -rc, "put %s: its hash: %s", op->r.name, strerror(-rc));
     if (absent && (rc = s3_probe_conditional(s, e)) < 0)
         return rc;
     if (absent && s->conditional == S3_COND_YES)
-        return put_bytes(s, op, sha256, true, e);
+        return put_bytes(s, op, &mark, true, e);
     if (absent && (rc = must_be_absent(s, op->r.name, e)) < 0)
         return rc;
-    return op->length > 2 * s->part_size ? s3_put_parts(s, op, sha256, e) : put_bytes(s, op, sha256, false, e);
+    return op->length > 2 * s->part_size ? s3_put_parts(s, op, &mark, e) : put_bytes(s, op, &mark, false, e);
 }
 
 void s3_put(struct s3 *s, struct backend_op *op)

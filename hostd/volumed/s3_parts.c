@@ -125,12 +125,12 @@ static int check_begin(struct s3 *s, struct s3_call *c, struct err *e)
     return err_set(e, EBADMSG, "%s in %s: the answer names no upload", c->what, s->base.description);
 }
 
-static int begin(struct upload *u, const char *sha256, struct err *e)
+static int begin(struct upload *u, const struct s3_mark *mark, struct err *e)
 {
     char what[BACKEND_NAME_MAX + 32], id[S3_KEY_MAX + 1];
     snprintf(what, sizeof what, "begin to put %s in parts", u->op->r.name);
-    struct s3_call c = {.what = what, .method = "POST", .name = u->op->r.name, .query = "uploads=", .headers = {{S3_SHA256_HEADER, sha256}},
-                        .headers_count = 1, .check = check_begin, .user = id};
+    struct s3_call c = {.what = what, .method = "POST", .name = u->op->r.name, .query = "uploads=", .headers = {{S3_HEADER_PUT, mark->put}, {S3_HEADER_SHA256, mark->sha256}},
+                        .headers_count = 2, .check = check_begin, .user = id};
     int rc = s3_call(u->s, &c, e);
     s3_call_end(&c);
     return rc < 0 ? rc : s3_encode(id, S3_ENCODE_ALL, u->id, sizeof u->id);
@@ -163,7 +163,7 @@ static char *list_of_parts(const struct upload *u, size_t *ret_len)
     return xml;
 }
 
-static int complete(struct upload *u, const char *sha256, struct err *e)
+static int complete(struct upload *u, const struct s3_mark *mark, struct err *e)
 {
     char what[BACKEND_NAME_MAX + 32], query[3 * S3_KEY_MAX + 64], xml_sha256[S3_SHA256_SIZE];
     struct iovec xml = {0};
@@ -174,10 +174,9 @@ static int complete(struct upload *u, const char *sha256, struct err *e)
     struct s3_call c = {.what = what, .method = "POST", .name = u->op->r.name, .query = query, .headers = {{"content-type", "application/xml"}}, .headers_count = 1,
                         .body = &xml, .body_count = 1, .length = xml.iov_len, .sha256 = xml_sha256, .check = check_complete};
     rc = rc < 0 ? err_set(e, -rc, "%s: %s", what, strerror(-rc)) : s3_call(u->s, &c, e);
-    bool uncertain = c.uncertain;
     s3_call_end(&c);
     free(xml.iov_base);
-    if (rc < 0 && uncertain && s3_is_ours(u->s, u->op->r.name, sha256))
+    if (rc < 0 && rc != -ECANCELED && s3_is_ours(u->s, u->op->r.name, mark))
         return 0; /* an earlier try completed it, unseen */
     return rc == -ENOENT ? err_set(e, EIO, "%s in %s: the upload was aborted by somebody else", what, u->s->base.description) : rc;
 }
@@ -224,23 +223,23 @@ int s3_abort_upload(struct s3 *s, const char *name, const char *upload, struct e
     return rc < 0 ? err_set(e, -rc, "the id of an upload is too long") : abort_encoded(s, name, id, e);
 }
 
-static int upload(struct upload *u, const char *sha256, struct err *e)
+static int upload(struct upload *u, const struct s3_mark *mark, struct err *e)
 {
     struct err ignored = {0};
-    int rc = begin(u, sha256, e);
+    int rc = begin(u, mark, e);
     if (rc < 0)
         return rc;
     rc = run_workers(u);
     if (rc < 0)
         *e = u->e;
     else
-        rc = complete(u, sha256, e);
+        rc = complete(u, mark, e);
     if (rc < 0)
         abort_encoded(u->s, u->op->r.name, u->id, &ignored);
     return rc;
 }
 
-int s3_put_parts(struct s3 *s, struct backend_op *op, const char *sha256, struct err *e)
+int s3_put_parts(struct s3 *s, struct backend_op *op, const struct s3_mark *mark, struct err *e)
 {
     struct upload *u = calloc(1, sizeof *u);
     if (!u)
@@ -250,7 +249,7 @@ int s3_put_parts(struct s3 *s, struct backend_op *op, const char *sha256, struct
         u->part_size = (op->length + PARTS_MAX - 1) / PARTS_MAX;
     u->parts = (unsigned)((op->length + u->part_size - 1) / u->part_size);
     u->etags = calloc(u->parts, sizeof *u->etags);
-    int rc = u->etags ? upload(u, sha256, e) : err_set(e, ENOMEM, "put %s: out of memory", op->r.name);
+    int rc = u->etags ? upload(u, mark, e) : err_set(e, ENOMEM, "put %s: out of memory", op->r.name);
     free(u->co_workers);
     free(u->etags);
     free(u);

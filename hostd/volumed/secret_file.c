@@ -12,6 +12,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+void *secret_alloc(size_t size)
+{
+    void *p = sodium_malloc(size);
+    if (!p)
+        return NULL;
+    if (sodium_mlock(p, size) < 0) {
+        sodium_free(p);
+        return NULL;
+    }
+    memset(p, 0, size);
+    return p;
+}
+
 static int check(int fd, const char *path, struct err *e)
 {
     struct stat st;
@@ -34,7 +47,7 @@ int secret_file_read(const char *path, char **out, struct err *e)
     int rc = check(fd, path, e);
     if (rc < 0)
         return rc;
-    char *text = sodium_malloc(SECRET_FILE_MAX + 1);
+    char *text = secret_alloc(SECRET_FILE_MAX + 1);
     if (!text)
         return err_set(e, ENOMEM, "read %s: no memory that can be locked (see RLIMIT_MEMLOCK)", path);
     ssize_t n = read(fd, text, SECRET_FILE_MAX + 1);

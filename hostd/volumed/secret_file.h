@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files that hold secrets: read only when nobody else may, into locked memory.
+// Memory for secrets; and small files that hold some: read only when nobody else may, into such memory.
 #ifndef SPACE_VOLUMED_SECRET_FILE_H
 #define SPACE_VOLUMED_SECRET_FILE_H
 
@@ -9,8 +9,12 @@
 
 #define SECRET_FILE_MAX 4096u
 
+/* Zeroed, between guard pages, left out of core dumps, and locked: NULL when it cannot be (sodium_malloc alone goes on without). It is wiped and
+ * given back by sodium_free. sodium_init was called. */
+void *secret_alloc(size_t size);
+
 /*
- * The text of a regular file, with a NUL, in memory of sodium_malloc (to be freed with sodium_free). The file must belong to this process's user or
+ * The text of a regular file, with a NUL, in memory of secret_alloc. The file must belong to this process's user or
  * root, and nobody else may read or write it. -ENOENT, -EACCES, -EINVAL (over SECRET_FILE_MAX, or NUL in it), -ENOMEM, with a sentence that does
  * not quote it. sodium_init was called.
  */

@@ -5,6 +5,8 @@
 // somebody is inside, and freed by whoever comes last: the end of the key, or the last to leave.
 #include "hostd/volumed/tenant_key.h"
 
+#include "hostd/volumed/secret_file.h"
+
 #include <pthread.h>
 #include <sodium.h>
 #include <stdatomic.h>
@@ -60,7 +62,7 @@ void tenant_key_derive(const uint8_t data_key[KEYS_BYTES], const uint8_t id[BLOB
 struct tenant_key *tenant_key_create(const uint8_t data_key[KEYS_BYTES], const uint8_t id[BLOB_ID_SIZE], uint64_t expires)
 {
     struct tenant_key *key = calloc(1, sizeof *key);
-    if (!key || !(key->subkeys = sodium_malloc(sizeof *key->subkeys))) {
+    if (!key || !(key->subkeys = secret_alloc(sizeof *key->subkeys))) {
         free(key);
         return NULL;
     }

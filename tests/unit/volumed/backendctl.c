@@ -5,7 +5,7 @@
 //
 // A command is a line "ID VERB ARGUMENT...", an answer a line "ID RC GOT TOTAL COUNT MORE SENTENCE": in the order in which they end.
 //   put NAME FILE [absent] [urgent]   get NAME OFFSET SIZE FILE [urgent]   stat NAME   delete NAME
-//   list PREFIX AFTER MAX FILE ("-": none; FILE gets "NAME SIZE MODIFIED" lines)   sweep SECONDS   check
+//   list PREFIX AFTER MAX FILE ("-" for any of them: none; FILE gets "NAME SIZE MODIFIED" lines)   sweep SECONDS   check
 //   cancel ID-OF-ANOTHER   stats   features
 // The end of the input destroys the backend, and with it what is under way.
 #include "hostd/volumed/backend.h"
@@ -40,7 +40,7 @@ static void die(const char *what, const char *why)
 
 static void write_file(const struct request *q, const struct backend_result *r)
 {
-    if (!q->file[0] || r->rc < 0 || (q->verb != BACKEND_GET && q->verb != BACKEND_LIST))
+    if (strcmp(q->file, "-") == 0 || !q->file[0] || r->rc < 0 || (q->verb != BACKEND_GET && q->verb != BACKEND_LIST))
         return;
     FILE *f = fopen(q->file, "wb");
     if (!f)

@@ -7,12 +7,14 @@ import http.server
 import threading
 import time
 
+import rgw
+
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>by the proxy</Message></Error>"
 
 
 class Proxy:
     def __init__(self, port):
-        self.target, self.fault, self.lock = port, lambda *_: None, threading.Lock()
+        self.target, self.fault, self.lock = port, lambda *_: None, threading.RLock()
         self.seen, self.active, self.most, self.delay = [], 0, 0, 0.0
         self.released = threading.Event()
         proxy = self
@@ -84,6 +86,10 @@ class Proxy:
         if kind == "drop":
             h.close_connection = True
             return None
+        if kind == "portal-404":
+            return self.send(h, 404, {"Content-Type": "text/html"}, b"<html>no such page</html>")
+        if kind == "ignore-condition":
+            return self.send(h, *self.forward_without(h, body))
         status, headers, data = self.forward(h, body)
         if kind == "drop-after":  # carried out, and nobody hears of it
             h.close_connection = True
@@ -119,6 +125,13 @@ class Proxy:
         headers = {k: v for k, v in reply.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
         connection.close()
         return reply.status, headers, data
+
+    def forward_without(self, h, body):
+        """Without If-None-Match, signed anew: a server that does not know it."""
+        path, _, query = h.path.partition("?")
+        kept = {k.lower(): v for k, v in h.headers.items() if k.lower() in ("x-amz-meta-space-sha256", "range", "content-type")}
+        status, headers, data = rgw.request(f"127.0.0.1:{self.target}", h.command, path, query, body, kept)
+        return status, {k: v for k, v in headers.items() if k.lower() not in ("transfer-encoding", "connection")}, data
 
     @staticmethod
     def send(h, status, headers, data, part=None):

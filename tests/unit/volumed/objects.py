@@ -37,12 +37,13 @@ def wait(condition, seconds=20, what="the event"):
         time.sleep(0.02)
 
 
-def run_tests(context, patterns):
-    """Each test gets the context and a directory of its own; the first failure ends it."""
+def run_tests(context, patterns, before=lambda: None):
+    """Each test gets the context and a directory of its own, after `before`; the first failure ends it."""
     ran = 0
     for function in TESTS:
         if patterns and not any(p in function.__name__ for p in patterns):
             continue
+        before()
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="objects-") as tmp:
             function(context, tmp)
