@@ -26,6 +26,7 @@ static uint64_t number(const char *text)
 static void take_range(struct http_reply *r, char *value)
 {
     char *slash = strchr(value, '/'), *range = value + 6, *dash;
+    r->first = r->last = r->total = HTTP_UNKNOWN; /* of two such lines the last one counts, whole */
     if (strncasecmp(value, "bytes ", 6) != 0 || !slash)
         return;
     *slash = 0;

@@ -65,12 +65,10 @@ class Proxy:
             fault, released = self.fault(h.command, h.path, number), self.released
             self.active += 1
             self.most = max(self.most, self.active)
-        try:
-            time.sleep(self.delay)
-            self.answer(h, body, fault, released)
-        finally:
-            with self.lock:
-                self.active -= 1
+        time.sleep(self.delay)
+        with self.lock:
+            self.active -= 1  # before the client can know and send the next
+        self.answer(h, body, fault, released)
 
     def answer(self, h, body, fault, released):
         kind, _, argument = (fault or "").partition(" ")
