@@ -477,7 +477,7 @@ def spoil(path, rng, places, count):
             f.write(rng.choice((b"\0", b"\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", bytes([rng.randrange(256)]), rng.randbytes(4), b"\x80", b"\1")))
 
 
-def spoiled(name, options, seed, places, rounds=60):
+def spoiled(name, options, seed, places, rounds=30):
     def body(tmp):
         rng, died, good = random.Random(seed), [], 0
         i = Image(tmp, options, "8M", touch(*(f"name-{x}" for x in range(60))))
@@ -519,7 +519,7 @@ def anywhere(i, rng):
 
 for kind, where in (("superblock", superblock), ("descriptors", descriptors), ("inodes", inodes), ("directories", directories)):
     test(spoiled(kind, PLAIN, kind, where))
-test(spoiled("with_checksums", ["-t", "ext4", "-b", "1024", "-O", "^has_journal"], 1, anywhere, 30))
+test(spoiled("with_checksums", ["-t", "ext4", "-b", "1024", "-O", "^has_journal"], 1, anywhere))
 test(spoiled("inline_data", ["-t", "ext4", "-b", "1024", "-I", "512", "-O", "inline_data,^metadata_csum,^has_journal"], 2, anywhere))
 test(spoiled("indirect", ["-t", "ext2", "-b", "1024"], 3, anywhere))
 test(spoiled("large", ["-t", "ext4", "-O", "^metadata_csum,^has_journal,ea_inode,bigalloc", "-b", "1024"], 4, anywhere))
@@ -550,7 +550,7 @@ def journals_that_make_no_sense(tmp):
         shutil.copyfile(i.path, f"{tmp}/original")
     log = [b * i.block for b in i.blocks("<8>")][:200]
     rng, died, good = random.Random(7), [], 0
-    for n in range(60):
+    for n in range(30):
         shutil.copyfile(f"{tmp}/original", i.path)
         spoil(i.path, rng, [lambda: log[0] + rng.randrange(88)] if n % 3 == 0 else [lambda: rng.choice(log) + rng.randrange(60)], rng.randrange(1, 12))
         good += survey(i.path, died)
