@@ -55,6 +55,7 @@ struct snapshot {
     struct browser *browser; /* of its files, snapshot/browser.c; */
     uint64_t browser_ended;  /* uv_now when one last ended by itself */
     struct accounting account;
+    uint64_t held_disk, held_memory; /* bytes of its images that take up room, as account.c measured; 0: not yet */
     unsigned loads;         /* operations that load it: not thinned meanwhile */
     int64_t until;          /* on the schedule's clock, 0: not judged yet; and the tier that keeps it (every 0: none) */
     struct keep_tier tier;

@@ -62,6 +62,7 @@ void ops_fsync(fuse_req_t fuse, fuse_ino_t ino, int datasync, struct fuse_file_i
 /* ops_io.c */
 void ops_read(fuse_req_t fuse, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void ops_write(fuse_req_t fuse, fuse_ino_t ino, const char *data, size_t size, off_t off, struct fuse_file_info *fi);
+void ops_lseek(fuse_req_t fuse, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
 
 /* ops_xattr.c */
 void ops_getxattr(fuse_req_t fuse, fuse_ino_t ino, const char *name, size_t size);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing.
+// Reading, writing, and looking for holes.
 #include "spacefs/ops.h"
 
 #include "9p/client.h"
+#include "9p/seek.h"
 #include "spacefs/conn.h"
+#include "spacefs/fid.h"
 #include "spacefs/gesture.h"
 #include "spacefs/lock.h"
 #include "spacefs/poll.h"
@@ -12,6 +14,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A request of the kernel is at most 1 MiB, a message carries a little less: two parts, four when the server offers less. */
 #define PARTS_MAX 4u
@@ -291,4 +294,105 @@ void ops_write(fuse_req_t fuse, fuse_ino_t ino, const char *data, size_t size, o
     if (node_is_control(h->node))
         r->task.grace_msec = 0;
     request_run(r, write_);
+}
+
+/* --- lseek --- */
+
+/* What a file system without holes answers: all is data, but for the end. */
+static int seek_plain(int whence, uint64_t offset, uint64_t size, uint64_t *out)
+{
+    *out = whence == SEEK_DATA ? offset : size;
+    return offset < size ? 0 : -ENXIO;
+}
+
+/* Txattrwalk and its read in one round trip: 9p/seek.h. */
+static int ask_seek(struct req *r, uint32_t fid, uint64_t *out)
+{
+    struct task *t = &r->task;
+    char name[P9_SEEK_TEXT_MAX];
+    uint32_t value = fid_alloc(t->fs), generation = conn_generation(t->fs->conn);
+    struct p9_msg walk = {.type = P9_Txattrwalk};
+    p9_seek_name(name, r->whence, (uint64_t)r->off);
+    walk.Txattrwalk = (struct p9_Txattrwalk){.fid = fid, .newfid = value, .name = p9_str_of(name)};
+    struct call *walking = call_start(t, &walk), *reading = start_read(t, value, 0, sizeof name);
+    int rc = call_wait(walking);
+    if (rc == 0)
+        rc = call_wait(reading);
+    if (rc == 0 && !p9_seek_value(reading->reply.Rread.data, out))
+        rc = -EIO;
+    call_end(reading);
+    call_end(walking);
+    fid_clunk(t->fs, generation, value);
+    return rc;
+}
+
+static int ask_size(struct req *r, uint32_t fid, uint64_t *out)
+{
+    struct p9_msg m = {.type = P9_Tgetattr}, reply;
+    m.Tgetattr = (struct p9_Tgetattr){.fid = fid, .mask = P9_GETATTR_ALL};
+    int rc = call_run(&r->task, &m, &reply);
+    if (rc == 0)
+        *out = reply.Rgetattr.size;
+    return rc;
+}
+
+/* Whoever serves the file may not know the question: then it has no holes. */
+static int seek_once(struct req *r, uint64_t *out)
+{
+    uint32_t fid;
+    uint64_t size = 0;
+    int rc = handle_own_fid(&r->task, r->handle, &fid);
+    if (rc == 0)
+        rc = ask_seek(r, fid, out);
+    if (rc != -EOPNOTSUPP && rc != -ENODATA)
+        return rc;
+    rc = ask_size(r, fid, &size);
+    return rc < 0 ? rc : seek_plain(r->whence, (uint64_t)r->off, size, out);
+}
+
+static void reply_seek(fuse_req_t fuse, int rc, uint64_t at)
+{
+    if (rc < 0)
+        fuse_reply_err(fuse, -rc);
+    else
+        fuse_reply_lseek(fuse, (off_t)at);
+}
+
+static void seek(struct req *r)
+{
+    uint64_t at = 0;
+    int rc;
+    do
+        rc = seek_once(r, &at);
+    while (task_again(&r->task, &rc));
+    if (rc < 0) {
+        request_error(r, rc);
+        return;
+    }
+    fuse_req_t fuse = r->fuse;
+    r->fuse = NULL;
+    reply_seek(fuse, 0, at);
+}
+
+/* The kernel sends SEEK_DATA and SEEK_HOLE only. Only what is no file of a guest and takes up its whole size is known to have no holes. */
+void ops_lseek(fuse_req_t fuse, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
+{
+    const struct handle *h = (struct handle *)(uintptr_t)fi->fh;
+    uint64_t size = h->attr_fixed ? (uint64_t)h->attr.st_size : 0, at;
+    if (whence != SEEK_DATA && whence != SEEK_HOLE) {
+        fuse_reply_err(fuse, EINVAL);
+        return;
+    }
+    if (!node_is_guest(h->node) && (uint64_t)h->attr.st_blocks >= size / 512) {
+        int rc = seek_plain(whence, (uint64_t)off, gesture_skips(h) ? 0 : size, &at);
+        reply_seek(fuse, rc, at);
+        return;
+    }
+    struct req *r = request_create(fuse, ino);
+    if (!r)
+        return;
+    request_handle(r, fi);
+    r->off = off;
+    r->whence = whence;
+    request_run(r, seek);
 }

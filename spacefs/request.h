@@ -34,6 +34,7 @@ struct req {
     mode_t mode;
     dev_t rdev;
     int to_set;
+    int whence; /* SEEK_DATA, SEEK_HOLE */
     struct stat attr;
     struct flock lock;
     bool sleeps; /* F_SETLKW, LOCK without LOCK_NB */

@@ -70,7 +70,7 @@ static ssize_t read_request(int fd, void *buf, size_t len, void *user)
     return n;
 }
 
-/* No fallocate, lseek, copy_file_range: 9P has no such thing, and the kernel does what can be done without. */
+/* No fallocate, copy_file_range: 9P has no such thing, and the kernel does what can be done without. */
 static const struct fuse_lowlevel_ops operations = {
     .init = on_init,
     .lookup = ops_lookup,
@@ -90,6 +90,7 @@ static const struct fuse_lowlevel_ops operations = {
     .create = ops_create,
     .read = ops_read,
     .write = ops_write,
+    .lseek = ops_lseek,
     .flush = ops_flush,
     .release = ops_release,
     .fsync = ops_fsync,

@@ -21,6 +21,8 @@
  */
 #define OTHERWISE SCMP_ACT_ERRNO(EPERM)
 #define LIMITED   false
+#define SANITIZER_CALLS                                                                            \
+    SCMP_SYS(sigaltstack), /* asked for by every function that does not return */
 /* Looking for leaks needs ptrace. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
@@ -30,6 +32,7 @@ const char *__asan_default_options(void)
 #else
 #define OTHERWISE SCMP_ACT_KILL_PROCESS
 #define LIMITED   true
+#define SANITIZER_CALLS
 #endif
 
 static int drop_privileges(struct err *e)
@@ -46,12 +49,18 @@ static int drop_privileges(struct err *e)
 
 static int browser_calls(int image, int connection, struct err *e)
 {
-    static const int plain[] = {SCMP_SYS(munmap),        SCMP_SYS(mremap),
-                                SCMP_SYS(madvise),       SCMP_SYS(brk),
-                                SCMP_SYS(exit),          SCMP_SYS(exit_group),
-                                SCMP_SYS(rt_sigreturn),  SCMP_SYS(restart_syscall),
-                                SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday),
-                                SCMP_SYS(time),          SCMP_SYS(getrandom)};
+    static const int plain[] = {SANITIZER_CALLS SCMP_SYS(munmap),
+                                SCMP_SYS(mremap),
+                                SCMP_SYS(madvise),
+                                SCMP_SYS(brk),
+                                SCMP_SYS(exit),
+                                SCMP_SYS(exit_group),
+                                SCMP_SYS(rt_sigreturn),
+                                SCMP_SYS(restart_syscall),
+                                SCMP_SYS(clock_gettime),
+                                SCMP_SYS(gettimeofday),
+                                SCMP_SYS(time),
+                                SCMP_SYS(getrandom)};
     const struct {
         int call, fd;
     } on[] = {{SCMP_SYS(pread64), image},

@@ -6,11 +6,14 @@
 // EROFS.
 #include "hostd/browse/serve.h"
 
+#include "9p/seek.h"
 #include "hostd/browse/changes.h"
 #include "hostd/browse/qid.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -385,8 +388,24 @@ static void on_getattr(struct p9_request *r)
     p9_reply(r, &m);
 }
 
+/* lseek, as an attribute of a file (9p/seek.h). */
+static int answer_seek(struct volume *v, const struct inode *n, int whence, uint64_t offset,
+                       struct file *f)
+{
+    uint64_t at;
+    char text[P9_SEEK_TEXT_MAX];
+    int rc = S_ISREG(n->raw.i_mode) ? volume_seek(v, n, whence, offset, &at) : -EINVAL;
+    if (rc < 0)
+        return rc;
+    f->len = (size_t)snprintf(text, sizeof text, "%" PRIu64, at);
+    f->value = (uint8_t *)strdup(text);
+    return f->value ? 0 : -ENOMEM;
+}
+
 static void on_xattrwalk(struct p9_request *r)
 {
+    uint64_t offset;
+    int whence;
     char name[P9_NAME_MAX + 1];
     struct p9_str wanted = r->t->Txattrwalk.name;
     struct p9_msg m = {0};
@@ -397,6 +416,8 @@ static void on_xattrwalk(struct p9_request *r)
         rc = -ENOMEM;
     if (rc == 0 && p9_str_eq(wanted, SERVE_CHANGES)) {
         rc = (f->changes = changes_create(volume_of(r))) ? 0 : -ENOMEM;
+    } else if (rc == 0 && p9_seek_parse(wanted, &whence, &offset)) {
+        rc = answer_seek(volume_of(r), &n, whence, offset, f);
     } else if (rc == 0) {
         memcpy(name, wanted.s, wanted.len);
         name[wanted.len] = 0;
@@ -469,7 +490,7 @@ static p9_handler *const handlers[P9_TYPE_MAX] = {
     [P9_Tclunk] = on_clunk,        [P9_Tread] = on_read,       [P9_Treaddir] = on_readdir,
     [P9_Treadlink] = on_readlink,  [P9_Tgetattr] = on_getattr, [P9_Txattrwalk] = on_xattrwalk,
     [P9_Tstatfs] = on_statfs,      [P9_Tfsync] = on_fsync,     [P9_Tlock] = on_lock,
-    [P9_Tgetlock] = on_getlock,    [P9_Twrite] = on_write,    [P9_Tlcreate] = on_change,
+    [P9_Tgetlock] = on_getlock,    [P9_Twrite] = on_write,     [P9_Tlcreate] = on_change,
     [P9_Tsetattr] = on_change,     [P9_Tmkdir] = on_change,    [P9_Tmknod] = on_change,
     [P9_Tsymlink] = on_change,     [P9_Tlink] = on_change,     [P9_Trename] = on_change,
     [P9_Trenameat] = on_change,    [P9_Tunlinkat] = on_change, [P9_Tremove] = on_change,

@@ -9,10 +9,12 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MOUNT_FLAGS (EXT2_FLAG_64BITS | EXT2_FLAG_SKIP_MMP)
 #define INLINE_MIN  60u /* in i_block; the rest is an attribute */
 #define TARGET_MAX  4095u
+#define SEEK_RUNS   512u /* looked at for one question */
 
 /* ---- opening ---- */
 
@@ -199,6 +201,30 @@ ssize_t volume_read(struct volume *v, const struct inode *n, void *buf, size_t l
         return read_inline(v, n, buf, len, offset);
     int rc = read_blocks(v, n, buf, len, offset);
     return rc < 0 ? rc : (ssize_t)len;
+}
+
+int volume_seek(struct volume *v, const struct inode *n, int whence, uint64_t offset, uint64_t *out)
+{
+    const bool data = whence == SEEK_DATA;
+    uint64_t size = v->fs->blocksize, block = offset / size, end = (n->size + size - 1) / size;
+    int rc = 0;
+    if (offset >= n->size)
+        return -ENXIO;
+    if (n->raw.i_flags & (EXT4_INLINE_DATA_FL | EXT4_ENCRYPT_FL)) {
+        *out = data ? offset : n->size;
+        return 0;
+    }
+    struct blocks *b = volume_blocks(v, n, &rc);
+    for (unsigned i = 0; b && rc == 0 && block < end && i < SEEK_RUNS; i++) {
+        struct run run;
+        rc = blocks_find(b, block, end - block, &run);
+        if (rc < 0 || run.data == data)
+            break;
+        block += run.count;
+    }
+    uint64_t at = block * size < offset ? offset : block * size;
+    *out = at < n->size ? at : n->size;
+    return rc == 0 && data && at >= n->size ? -ENXIO : rc;
 }
 
 ssize_t volume_readlink(struct volume *v, const struct inode *n, char *buf, size_t size)

@@ -87,6 +87,12 @@ int volume_inline(struct volume *v, const struct inode *n, uint8_t **out, size_t
  * they are encrypted. */
 ssize_t volume_read(struct volume *v, const struct inode *n, void *buf, size_t len,
                     uint64_t offset);
+/* Where after `offset` the next data (SEEK_DATA) or hole (SEEK_HOLE) is, as lseek(2) has it: the
+ * end is a hole. After bounded work it may stop short of it, at a place from where to ask on: zeros
+ * that are told as data, or data as a hole of no length. 0, -ENXIO behind the end, -EIO, -ENOMEM.
+ */
+int volume_seek(struct volume *v, const struct inode *n, int whence, uint64_t offset,
+                uint64_t *out);
 /* The target; its length or -errno. -EINVAL when it is no symlink. */
 ssize_t volume_readlink(struct volume *v, const struct inode *n, char *buf, size_t size);
 

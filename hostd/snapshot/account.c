@@ -54,7 +54,12 @@ static struct account of_template(struct template *t)
 
 /* ---- measuring ---- */
 
-static int compare(struct space *s, uint32_t file, uint32_t kind, uint64_t id, uint32_t kind2, uint64_t id2, uint64_t *sum, struct err *e)
+struct measured {
+    uint64_t changed; /* bytes that the parent does not hold */
+    uint64_t held;    /* bytes that take up room, of both */
+};
+
+static int compare(struct space *s, uint32_t file, uint32_t kind, uint64_t id, uint32_t kind2, uint64_t id2, struct measured *sum, struct err *e)
 {
     struct noded_request req = {.op = NODED_FILE_COMPARE, .kind = kind, .id = id, .kind2 = id2 ? kind2 : 0, .id2 = id2, .file = file};
     struct noded_reply rep;
@@ -63,15 +68,16 @@ static int compare(struct space *s, uint32_t file, uint32_t kind, uint64_t id, u
         rc = noded_call(s, &req, &rep, NULL, e);
         req.size = rep.extents.next;
         if (rc == 0)
-            *sum += rep.extents.changed_bytes;
+            *sum = (struct measured){sum->changed + rep.extents.changed_bytes, sum->held + rep.extents.held_bytes};
     } while (rc == 0 && req.size);
     return rc;
 }
 
 /* Against nothing when there is no such parent any more. */
-static int compare_or_all(struct space *s, uint32_t file, uint32_t kind, uint64_t id, int64_t kind2, int64_t id2, uint64_t *sum, struct err *e)
+static int compare_or_all(struct space *s, uint32_t file, uint32_t kind, uint64_t id, int64_t kind2, int64_t id2, struct measured *sum,
+                          struct err *e)
 {
-    uint64_t before = *sum;
+    struct measured before = *sum;
     int rc = compare(s, file, kind, id, (uint32_t)kind2, (uint64_t)id2, sum, e);
     if (rc != -ENOENT || !id2)
         return rc;
@@ -80,7 +86,7 @@ static int compare_or_all(struct space *s, uint32_t file, uint32_t kind, uint64_
     return compare(s, file, kind, id, 0, 0, sum, e);
 }
 
-static int measure_disk(struct space *s, const struct account *a, uint64_t *sum, struct err *e)
+static int measure_disk(struct space *s, const struct account *a, struct measured *sum, struct err *e)
 {
     return a->object ? compare_or_all(s, NODED_DISK, a->kind, a->object, *a->parent_kind, *a->parent, sum, e) : 0;
 }
@@ -88,13 +94,13 @@ static int measure_disk(struct space *s, const struct account *a, uint64_t *sum,
 static void measure_sandbox(struct sandbox *sb)
 {
     struct account a = of_sandbox(sb);
-    uint64_t sum = 0;
+    struct measured sum = {0};
     struct err e = {0};
     sandbox_ref(sb);
     int rc = measure_disk(sb->space, &a, &sum, &e);
     sb->account.at = uv_now(sb->space->loop);
-    if (rc == 0 && !sb->gone && (uint64_t)sb->row.object == a.object && sb->row.delta != (int64_t)sum) {
-        sb->row.delta = (int64_t)sum;
+    if (rc == 0 && !sb->gone && (uint64_t)sb->row.object == a.object && sb->row.delta != (int64_t)sum.changed) {
+        sb->row.delta = (int64_t)sum.changed;
         sandbox_save(sb, NULL);
     }
     sandbox_unref(sb);
@@ -104,17 +110,19 @@ static void measure_snapshot(struct snapshot *sn)
 {
     struct space *s = sn->space;
     struct account a = of_snapshot(sn);
-    uint64_t sum = 0;
+    struct measured sum = {0};
     struct err e = {0};
     snapshot_ref(sn);
     int rc = measure_disk(s, &a, &sum, &e);
+    sn->held_disk = rc == 0 ? sum.held : sn->held_disk;
     if (rc == 0 && sn->row.memory)
         rc = compare_or_all(s, NODED_RAM, a.kind, a.object, sn->row.base_kind, sn->row.base, &sum, &e);
+    sn->held_memory = rc == 0 ? sum.held - sn->held_disk : sn->held_memory;
     sn->account.at = uv_now(s->loop);
     if (rc < 0 && !sn->gone)
         log_warn("snapshot %012" PRIx64 " could not be measured: %s", a.object, e.msg);
-    if (rc == 0 && !sn->gone && sn->row.delta != (int64_t)sum) {
-        sn->row.delta = (int64_t)sum;
+    if (rc == 0 && !sn->gone && sn->row.delta != (int64_t)sum.changed) {
+        sn->row.delta = (int64_t)sum.changed;
         db_save(s->db, DB_SNAPSHOTS, &sn->row, NULL);
     }
     snapshot_unref(sn);
@@ -123,12 +131,12 @@ static void measure_snapshot(struct snapshot *sn)
 static void measure_template(struct template *t)
 {
     struct account a = of_template(t);
-    uint64_t sum = 0;
+    struct measured sum = {0};
     struct err e = {0};
     template_ref(t);
     int rc = measure_disk(t->space, &a, &sum, &e);
-    if (rc == 0 && !t->row.deleted && t->row.delta != (int64_t)sum) {
-        t->row.delta = (int64_t)sum;
+    if (rc == 0 && !t->row.deleted && t->row.delta != (int64_t)sum.changed) {
+        t->row.delta = (int64_t)sum.changed;
         db_save(t->space->db, DB_TEMPLATES, &t->row, NULL);
     }
     template_unref(t);
@@ -315,6 +323,14 @@ int64_t account_of_snapshot(struct snapshot *sn)
     if (sn->row.state == ARTIFACT_READY && (sn->row.delta < 0 || (sn->row.parent_kind == NODED_SANDBOX && stale(sn->space, &sn->account))))
         queue_snapshot(sn);
     return sn->row.delta;
+}
+
+uint64_t account_held(struct snapshot *sn, bool memory)
+{
+    uint64_t held = memory ? sn->held_memory : sn->held_disk;
+    if (!held && sn->row.state == ARTIFACT_READY)
+        queue_snapshot(sn);
+    return held ? held : (uint64_t)(memory ? sn->row.memory : sn->row.size);
 }
 
 int64_t account_of_template(struct template *t)

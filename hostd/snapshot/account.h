@@ -24,6 +24,8 @@ void account_gone(struct space *s, uint32_t kind, uint64_t id, int64_t to_kind, 
 int64_t account_of_sandbox(struct sandbox *sb);
 int64_t account_of_snapshot(struct snapshot *sn);
 int64_t account_of_template(struct template *t);
+/* Bytes of its disk or memory image that take up room, shared or not: all of them until it was measured. Asking makes it so. */
+uint64_t account_held(struct snapshot *sn, bool memory);
 
 /* Bytes that the owner's sandboxes, snapshots and templates hold. */
 uint64_t account_usage(const struct space *s, uint32_t owner);

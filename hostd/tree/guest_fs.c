@@ -714,18 +714,7 @@ static bool is_raw_target(struct p9_str name)
 
 static void got_raw_target(struct forward *fw, const struct p9_msg *reply)
 {
-    struct p9_request *r = fw->r;
-    struct guest_fid none = {.root = false};
-    struct p9_msg m = {0};
-    tree_install_guest(r, &fw->node, &none);
-    struct tree_fid *made = fid_of(r->newfid);
-    made->open = calloc(1, sizeof *made->open);
-    if (!made->open)
-        abort();
-    made->open->fd = -1;
-    text_add(&made->open->text, "%.*s", (int)reply->Rreadlink.target.len, reply->Rreadlink.target.s);
-    m.Rxattrwalk.size = made->open->text.len;
-    p9_reply(r, &m);
+    tree_install_value(fw->r, &fw->node, reply->Rreadlink.target);
 }
 
 static void xattr_walked(struct forward *fw, const struct p9_msg *reply)

@@ -2,8 +2,10 @@
 // The 9P handlers of every session: attach, walk, open, read, write, attributes. What is below root/NAME goes on to guest_fs.c.
 #include "hostd/tree/serve.h"
 
+#include "9p/seek.h"
 #include "base/str.h"
 #include "hostd/noded_client.h"
+#include "hostd/snapshot/account.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/tree/tree.h"
 
@@ -152,6 +154,23 @@ void tree_install_guest(struct p9_request *r, const struct node *n, const struct
     node_copy(&copy, n);
     install(r, &copy);
     fid_of(r->newfid)->guest = *g;
+}
+
+void tree_install_value(struct p9_request *r, const struct node *n, struct p9_str value)
+{
+    struct node copy;
+    struct p9_msg m = {0};
+    node_copy(&copy, n);
+    install(r, &copy);
+    struct tree_fid *f = fid_of(r->newfid);
+    f->guest.root = false;
+    f->open = calloc(1, sizeof *f->open);
+    if (!f->open)
+        abort();
+    f->open->fd = -1;
+    text_add(&f->open->text, "%.*s", (int)value.len, value.s);
+    m.Rxattrwalk.size = f->open->text.len;
+    p9_reply(r, &m);
 }
 
 static void on_walk(struct p9_request *r)
@@ -339,7 +358,7 @@ static void on_read(struct p9_request *r)
         p9_fail(r, f->open && node_is_dir(&f->node) ? EISDIR : EBADF);
     } else if (a && a->flags & ATTR_STREAM) {
         stream_read(r, f);
-    } else if (a && a->flags & ATTR_RAW) {
+    } else if (a && a->flags & ATTR_RAW && f->open->fd >= 0) {
         raw_read(r, f);
     } else {
         const struct text *t = &f->open->text;
@@ -497,8 +516,9 @@ static void on_getattr(struct p9_request *r)
         m.Rgetattr.size = (uint64_t)st.st_size;
         m.Rgetattr.blocks = (uint64_t)st.st_blocks;
     } else if (a && a->flags & ATTR_RAW && f->node.snapshot) {
-        m.Rgetattr.size = (uint64_t)(strcmp(a->name, "ram.raw") ? f->node.snapshot->row.size : f->node.snapshot->row.memory);
-        m.Rgetattr.blocks = m.Rgetattr.size / 512;
+        bool memory = !strcmp(a->name, "ram.raw");
+        m.Rgetattr.size = (uint64_t)(memory ? f->node.snapshot->row.memory : f->node.snapshot->row.size);
+        m.Rgetattr.blocks = account_held(f->node.snapshot, memory) / 512;
     } else if (!dir) {
         m.Rgetattr.size = text_size(f, a);
         m.Rgetattr.blocks = (m.Rgetattr.size + 511) / 512;
@@ -614,8 +634,21 @@ GUEST_OR(on_symlink, guest_fs_pass, EPERM)
 GUEST_OR(on_link, guest_fs_two, EPERM)
 GUEST_OR(on_mknod, guest_fs_pass, EPERM)
 GUEST_OR(on_readlink, guest_fs_pass, EINVAL)
-GUEST_OR(on_xattrwalk, guest_fs_xattrwalk, EOPNOTSUPP)
 GUEST_OR(on_xattrcreate, guest_fs_pass, EOPNOTSUPP)
+
+/* Control files have no attributes but the questions for the holes of an open image. */
+static void on_xattrwalk(struct p9_request *r)
+{
+    int whence;
+    uint64_t offset;
+    struct tree_fid *f = fid_of(r->fid);
+    if (is_guest(r))
+        guest_fs_xattrwalk(r);
+    else if (f->open && f->open->fd >= 0 && p9_seek_parse(r->t->Txattrwalk.name, &whence, &offset))
+        raw_seek(r, f, whence, offset);
+    else
+        p9_fail(r, EOPNOTSUPP);
+}
 
 static void on_fsync(struct p9_request *r)
 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that are not text fixed at open: job output, wait, events, and disk images.
+#include "9p/seek.h"
 #include "hostd/noded_client.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/tree/tree.h"
@@ -238,6 +239,45 @@ void raw_read(struct p9_request *r, struct tree_fid *f)
     struct raw_io *io = raw_io_new(r, r->t->Tread.count + 1u);
     uv_buf_t b = uv_buf_init(io->buf, r->t->Tread.count);
     uv_fs_read(space_of(r)->loop, &io->fs, f->open->fd, &b, 1, (int64_t)r->t->Tread.offset, raw_read_done);
+}
+
+/* A question for the holes of an image: the file system looks at its extents, perhaps on the disk. */
+struct raw_seek {
+    uv_work_t work;
+    struct p9_request *r;
+    int fd, whence;
+    int64_t at; /* offset, then the answer or -errno */
+};
+
+static void raw_seek_work(uv_work_t *w)
+{
+    struct raw_seek *k = w->data;
+    off_t at = lseek(k->fd, k->at, k->whence);
+    k->at = at < 0 ? -errno : at;
+}
+
+static void raw_seek_done(uv_work_t *w, int status)
+{
+    struct raw_seek *k = w->data;
+    char text[P9_SEEK_TEXT_MAX];
+    (void)status; /* is never cancelled */
+    snprintf(text, sizeof text, "%" PRId64, k->at);
+    if (k->at < 0)
+        p9_fail(k->r, (int)-k->at);
+    else
+        tree_install_value(k->r, &fid_of(k->r->fid)->node, p9_str_of(text));
+    free(k);
+}
+
+/* The image stays open as long as the request, which holds its fid; every read of it names its offset. */
+void raw_seek(struct p9_request *r, struct tree_fid *f, int whence, uint64_t offset)
+{
+    struct raw_seek *k = calloc(1, sizeof *k);
+    if (!k)
+        abort();
+    *k = (struct raw_seek){.r = r, .fd = f->open->fd, .whence = whence, .at = (int64_t)offset};
+    k->work.data = k;
+    uv_queue_work(space_of(r)->loop, &k->work, raw_seek_work, raw_seek_done);
 }
 
 static void raw_write_done(uv_fs_t *fs)

@@ -196,6 +196,7 @@ void stream_read(struct p9_request *r, struct tree_fid *f);
 void raw_open(struct p9_request *r, struct tree_fid *f);
 void raw_read(struct p9_request *r, struct tree_fid *f);
 void raw_write(struct p9_request *r, struct tree_fid *f);
+void raw_seek(struct p9_request *r, struct tree_fid *f, int whence, uint64_t offset);
 void raw_truncate(struct p9_request *r, struct tree_fid *f, uint64_t size);
 /* dir.c */
 p9_handler dir_readdir, dir_mkdir, dir_unlinkat, dir_renameat, dir_rename;
@@ -206,6 +207,8 @@ p9_handler guest_fs_pass; /* messages with one fid */
 p9_handler guest_fs_two;  /* rename, renameat, link */
 /* Makes r->newfid (or r->fid in place) stand for a fid of the session behind `n`. */
 void tree_install_guest(struct p9_request *r, const struct node *n, const struct guest_fid *g);
+/* Makes r->newfid the value of an attribute of `n`, and answers the xattrwalk. */
+void tree_install_value(struct p9_request *r, const struct node *n, struct p9_str value);
 /* Runs `then` when the sandbox answers. */
 void guest_gate(struct p9_request *r, struct sandbox *sb, void (*then)(struct p9_request *r));
 void guest_fid_release(struct tree_fid *f);

@@ -96,8 +96,9 @@ def same(what, want, got):
         raise AssertionError(f"{what}: is {value(got)!r}, should be {value(want)!r}")
 
 
-def compare(fid, path, times=True, skip=("lost+found",), links=None):
-    """Everything below `path` against the tree behind `fid`: names, attributes, contents. How many objects that was."""
+def compare(fid, path, times=True, skip=("lost+found",), links=None, holes=False):
+    """Everything below `path` against the tree behind `fid`: names, attributes, contents, and with `holes` where those are. How many objects that
+    was."""
     st, a = os.lstat(path), fid.getattr()
     links = {} if links is None else links
     for name in ATTRIBUTES:
@@ -113,9 +114,9 @@ def compare(fid, path, times=True, skip=("lost+found",), links=None):
     if stat.S_ISLNK(st.st_mode):
         same(f"target of {path}", os.fsencode(os.readlink(path)), fid.readlink())
     elif stat.S_ISREG(st.st_mode):
-        compare_data(fid.walk().open(), path, st)
+        compare_data(fid.walk().open(), path, st, holes)
     elif stat.S_ISDIR(st.st_mode):
-        return 1 + compare_directory(fid, path, times, skip, links)
+        return 1 + compare_directory(fid, path, times, skip, links, holes)
     return 1
 
 
@@ -137,15 +138,52 @@ def pieces(f, size, most):
         at = end
 
 
-def compare_data(fid, path, st):
+def seek(f, at, whence):
+    """lseek's answer, or the name of its errno."""
+    try:
+        return os.lseek(f.fileno(), at, whence)
+    except OSError as e:
+        return errno.errorcode[e.errno]
+
+
+def ask_seek(fid, at, name, size):
+    """The same of the browser; what falls short after bounded work is asked on."""
+    try:
+        while True:
+            got = int(fid.getxattr(f"space.seek.{name}.{at}"))
+            if got in (at, size):
+                return got
+            at = got
+    except OSError as e:
+        return errno.errorcode[e.errno]
+
+
+def compare_holes(fid, path, f, size):
+    """The first boundaries between data and holes, and what is beside them."""
+    places, at = {0, size, size + 4096}, 0
+    while at < size and len(places) < 24:
+        end = seek(f, at, os.SEEK_HOLE)
+        at = seek(f, end, os.SEEK_DATA)
+        places |= {end, end + 1, max(end - 1, 0)}
+        if not isinstance(at, int):
+            break
+        places |= {at, at + 1, max(at - 1, 0)}
+    for at in sorted(places):
+        for name, whence in (("data", os.SEEK_DATA), ("hole", os.SEEK_HOLE)):
+            same(f"the next {name} in {path} from {at} on", seek(f, at, whence), ask_seek(fid, at, name, size))
+
+
+def compare_data(fid, path, st, holes):
     with open(path, "rb") as f:
+        if holes:
+            compare_holes(fid, path, f, st.st_size)
         for at, n in pieces(f, st.st_size, fid.room):
             same(f"{path} at {at}", os.pread(f.fileno(), n, at), fid.read(n, offset=at))
         same(f"the end of {path}", b"", fid.read(offset=st.st_size))
     fid.clunk()
 
 
-def compare_directory(fid, path, times, skip, links):
+def compare_directory(fid, path, times, skip, links, holes):
     opened = fid.walk().open()
     entries = opened.readdir()
     opened.clunk()
@@ -161,7 +199,7 @@ def compare_directory(fid, path, times, skip, links):
         below = os.path.join(path, name)
         if kinds[name]:  # 0: not every file system says
             same(f"type of {below} in its directory", stat.S_IFMT(os.lstat(below).st_mode) >> 12, kinds[name])
-        count += compare(child, below, times, skip, links)
+        count += compare(child, below, times, skip, links, holes)
         child.clunk()
     return count
 
