@@ -5,6 +5,8 @@
 // value that must replace one (XATTR_REPLACE) removes it.
 #include "guest/files_backend.h"
 
+#include "9p/seek.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,10 +29,24 @@ void files_xattr_free(struct files_xattr *x)
     free(x);
 }
 
+/* lseek of an open file, as text (9p/seek.h). Reads and writes name their offsets: nobody minds the
+ * file's own. */
+static ssize_t seek(const struct file *f, int whence, uint64_t offset, char *buf, size_t size)
+{
+    off_t at = f->io < 0 ? -1 : lseek(f->io, (off_t)offset, whence);
+    if (at < 0)
+        return f->io < 0 ? -EBADF : -errno;
+    return snprintf(buf, size, "%lld", (long long)at);
+}
+
 /* A value or, for an empty name, the list of names: its size or -errno. */
 static ssize_t fetch(const struct file *f, const char *name, void *buf, size_t size)
 {
     char link[32];
+    uint64_t offset;
+    int whence;
+    if (p9_seek_parse(p9_str_of(name), &whence, &offset))
+        return seek(f, whence, offset, buf, size);
     ssize_t n = *name ? getxattr(files_link(f, link), name, buf, size)
                       : listxattr(files_link(f, link), buf, size);
     return n < 0 ? -errno : n;

@@ -30,12 +30,20 @@
 
 /* ---- capturing ---- */
 
+static void frozen_event(struct sandbox *sb, uint64_t freeze, uint64_t copy, uint64_t thaw)
+{
+    struct event_scope scope = sandbox_scope(sb);
+    event_emit(sb->space, &scope, "frozen", (uint64_t)sb->row.id, sb->row.name,
+               ",\"freeze_usec\":%" PRIu64 ",\"snapshot_usec\":%" PRIu64 ",\"thaw_usec\":%" PRIu64, freeze / 1000, copy / 1000, thaw / 1000);
+}
+
 /* Snapshots the sandbox's disk, frozen through the agent when the guest runs. */
 static int capture_disk(struct sandbox *sb, bool running, struct capture *c, struct err *e)
 {
     struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = c->kind, .id = c->id, .kind2 = NODED_SANDBOX,
                                 .id2 = (uint64_t)sb->row.object, .flags = c->seal ? NODED_READ_ONLY : 0};
     bool frozen = false;
+    uint64_t began = uv_hrtime(), stands, taken;
     if (running && sb->guest) {
         int rc = guest_ctl(sb->guest, FREEZE_WAIT_MSEC, "freeze %d", FREEZE_LIMIT_MSEC);
         if (rc == -ECANCELED)
@@ -44,9 +52,13 @@ static int capture_disk(struct sandbox *sb, bool running, struct capture *c, str
         if (!frozen)
             log_warn("sandbox %012" PRIx64 " could not be frozen (%s): its snapshot is crash-consistent", (uint64_t)sb->row.id, strerror(-rc));
     }
+    stands = uv_hrtime();
     int rc = noded_call(sb->space, &req, NULL, NULL, e);
+    taken = uv_hrtime();
     if (frozen)
         frozen = guest_ctl(sb->guest, FREEZE_WAIT_MSEC, "thaw") == 0;
+    if (frozen)
+        frozen_event(sb, stands - began, taken - stands, uv_hrtime() - taken);
     c->consistent = frozen || sandbox_state(sb) == SANDBOX_STOPPED;
     return rc;
 }

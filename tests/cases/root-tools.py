@@ -104,6 +104,23 @@ def stream_hash(f, limit=1 << 62):
     return h.hexdigest(), n
 
 
+def sparse_hash(f):
+    """The same of a file that is read where it has data; and how much that was."""
+    h, at, size = hashlib.sha256(), 0, os.fstat(f.fileno()).st_size
+    read = 0
+    while at < size:
+        end = os.lseek(f.fileno(), at, os.SEEK_DATA)
+        for zeros in range(at, end, MIB):
+            h.update(bytes(min(MIB, end - zeros)))
+        at, end = end, os.lseek(f.fileno(), end, os.SEEK_HOLE)
+        read += end - at
+        while at < end:
+            data = os.pread(f.fileno(), min(MIB, end - at), at)
+            h.update(data)
+            at += len(data) or fail(f"{f.name} ends at {at}, not at {end}")
+    return h.hexdigest(), size, read
+
+
 def sha256_of(name):
     with open(name, "rb") as f:
         return stream_hash(f)
@@ -242,7 +259,7 @@ def git_in_the_sandbox_and_from_the_host():
 
 @check(limit=600)
 def a_file_of_two_gigabytes():
-    """Every third MiB of it is written, and what is around its first and second gigabyte. An emulated guest needs minutes to hash it itself: what
+    """Every third MiB of it is data, and what is around its first and second gigabyte. An emulated guest needs minutes to hash it itself: what
     the guest has is taken from a snapshot of its disk, and looked at in places by the guest."""
     piece, h, written = os.urandom(MIB), hashlib.sha256(), 0
     began = time.monotonic()
@@ -266,8 +283,10 @@ def a_file_of_two_gigabytes():
     reading = time.monotonic()
     with open(at("big"), "rb", buffering=0) as f:
         os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # nothing from the host's cache
-        eq(want, stream_hash(f), "sha256 and size on the way back")
-    print(f"    {written / 1e6 / (wrote - began):.0f} MB/s in, {BIG / 1e6 / (time.monotonic() - reading):.0f} MB/s out, both with sha256 on the host")
+        digest, size, read = sparse_hash(f)
+        eq(want, (digest, size), "sha256 and size on the way back")
+        at_most(written + MIB, read, "bytes that are no hole")
+    print(f"    {written / 1e6 / (wrote - began):.0f} MB/s in, {read / 1e6 / (time.monotonic() - reading):.0f} MB/s out, both with sha256 on the host")
     os.mkdir(path("snapshots", box().name, "big"))
     wait_until(lambda: line("snapshots", box().name, "big", "state") == "ready", 60, "the snapshot ready")
     disk = os.path.join(config()["pool"], "snapshots", line("snapshots", box().name, "big", "id"), "disk.raw")

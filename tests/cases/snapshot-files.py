@@ -90,7 +90,7 @@ def the_files_are_the_guests():
     eq(15, same_tree(box.root("root/t"), f"{files}/root/t", large=1 << 30), "objects")
     same_tree(box.root("etc"), f"{files}/etc")
     eq(sorted(f"name-{i}" for i in range(MANY)), sorted(os.listdir(f"{files}/root/many")), "names")
-    os.stat(f"{files}/root/many/name-7777")
+    os.stat(f"{files}/root/many/name-2777")
     refused(errno.ENOENT, os.stat, f"{files}/root/many/name-x")
     eq(os.lstat(f"{files}/root/t/data").st_ino, os.lstat(f"{files}/root/t/hard").st_ino, "inode of a hard link")
 
@@ -176,6 +176,64 @@ def programs_copy_from_it():
             at_most(1 << 20, os.stat(f"{copy}/{sparse}").st_blocks * 512, f"room that {sparse} copied by {name} takes")
             at_most(10, time.monotonic() - began, f"seconds that {name} took")
     eq("", subprocess.run(["diff", "-r", "--no-dereference", f"{state['files']}/etc", box.root("etc")], capture_output=True, text=True, check=False).stdout, "diff")
+
+
+def stretches(name):
+    """[(begin, end)] of the data of a file."""
+    out, at = [], 0
+    with open(name, "rb") as f:
+        while True:
+            try:
+                begin = os.lseek(f.fileno(), at, os.SEEK_DATA)
+            except OSError as e:
+                eq(errno.ENXIO, e.errno, f"errno behind the last data of {name}")
+                return out
+            at = os.lseek(f.fileno(), begin, os.SEEK_HOLE)
+            out.append((begin, at))
+
+
+def same_data(want, got, where):
+    with open(want, "rb") as a, open(got, "rb") as b:
+        eq(os.fstat(a.fileno()).st_size, os.fstat(b.fileno()).st_size, f"size of {got}")
+        for begin, end in where:
+            for at in range(begin, end, 1 << 20):
+                n = min(1 << 20, end - at)
+                if os.pread(a.fileno(), n, at) != os.pread(b.fileno(), n, at):
+                    fail(f"{got} differs within {n} bytes from {at} on")
+
+
+def room(name):
+    """Bytes that it takes up, as said of the open file."""
+    with open(name, "rb") as f:
+        return os.fstat(f.fileno()).st_blocks * 512
+
+
+@check
+def images_show_their_holes_and_copies_cost_what_they_hold():
+    box, top, took = state["box"], path("snapshots", state["box"].name, "full"), {}
+    box.set("disk", "10G")
+    os.mkdir(top)
+    write(read("sandboxes", box.name, "head"), "snapshots", box.name, "full", "head")
+    eq("full", line("snapshots", box.name, "full", "kind"), "kind")
+    stored = os.path.join(config()["pool"], "snapshots", line("snapshots", box.name, "full", "id"))
+    for name in ("disk.raw", "ram.raw"):
+        where = stretches(f"{stored}/{name}")
+        eq(where, stretches(f"{top}/{name}"), f"data of {name}")
+        eq(room(f"{stored}/{name}"), room(f"{top}/{name}"), f"room that {name} takes")
+        wait_until(lambda: os.stat(f"{top}/{name}").st_blocks * 512 == room(f"{stored}/{name}"), 30, f"st_blocks of {name} that is not open")
+        for how, command in (("cp", ["cp", "--sparse=auto", f"{top}/{name}", f"{TESTTMP}/{name}"]),
+                             ("tar", ["sh", "-c", f"tar -C {top} -Scf - {name} | tar -C {TESTTMP} -Sxf -"])):
+            began = time.monotonic()
+            subprocess.run(command, check=True, timeout=100)
+            took[f"{name} by {how}"] = time.monotonic() - began
+            same_data(f"{stored}/{name}", f"{TESTTMP}/{name}", where)
+            at_most(room(f"{stored}/{name}") + (2 << 20), room(f"{TESTTMP}/{name}"), f"room that {name} copied by {how} takes")
+            os.unlink(f"{TESTTMP}/{name}")
+    print(f"  {room(f'{top}/disk.raw') >> 20} MiB in 10 GiB, {room(f'{top}/ram.raw') >> 20} MiB of memory: "
+          + ", ".join(f"{what} {seconds:.1f} s" for what, seconds in took.items()))
+    for what, seconds in took.items():
+        at_most(10, seconds, f"seconds for {what}")  # to read 10 GiB of zeros takes longer
+    os.rmdir(top)
 
 
 def walk(top):
@@ -306,6 +364,7 @@ def a_broken_image_is_eio_and_nothing_else():
     write(read("templates", name, "head"), "sandboxes", broken, "head", flags=os.O_NONBLOCK)
     wait_until(lambda: line("sandboxes", broken, "origin").startswith("template/") and line("sandboxes", broken, "origin") == line("templates", name, "head"), 60,
                "its origin")
+    write("kill", "sandboxes", broken, "state")  # it would never boot
     wait_until(lambda: attempt(os.mkdir, path("snapshots", broken, "b")) or exists("snapshots", broken, "b"), 60, "a snapshot")
     files = path("snapshots", broken, "b", "files")
     eq(["etc", "lost+found"], sorted(os.listdir(files)), "the top")
@@ -313,7 +372,6 @@ def a_broken_image_is_eio_and_nothing_else():
     refused(errno.EIO, os.stat, f"{files}/etc/file")
     eq("root", open(f"{state['files']}/etc/passwd").read().split(":")[0], "another snapshot")
     eq("1", box.out("echo 1"), "another sandbox")
-    write("kill", "sandboxes", broken, "state")
     os.rmdir(path("snapshots", broken, "b"))
     os.rmdir(path("sandboxes", broken))
 
