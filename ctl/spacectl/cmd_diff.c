@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spacectl diff: which files differ between two snapshots of a sandbox.
+// spacectl diff: which files differ between two snapshots of a sandbox, or one and its live disk.
 //
 // Each side's `changes` names the files that may differ from the other's, without the disks being
 // read. Whether they do is then seen in files/ of both.
@@ -249,17 +249,17 @@ static int compare(const struct tree *t, struct names *l, char sides[2][TREE_PAT
     return rc;
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+/* Compares two snapshots of a sandbox and prints what differs. */
+static int diff(const struct tree *t, const char *sandbox, const char *const names[2], bool json,
+                struct err *e)
 {
     char sides[2][TREE_PATH_MAX], heads[2][128], path[TREE_PATH_MAX];
     AUTO_NAMES struct names l = {0};
-    (void)self;
-    int rc = tree_check_name("sandbox", a->pos[0], e);
+    int rc = 0;
     for (int i = 0; rc >= 0 && i < 2; i++) {
-        rc = tree_check_name("snapshot", a->pos[1 + i], e);
+        rc = tree_check_name("snapshot", names[i], e);
         if (rc >= 0)
-            rc = tree_path(sides[i], e, "snapshots/%s/%s", a->pos[0], a->pos[1 + i]);
+            rc = tree_path(sides[i], e, "snapshots/%s/%s", sandbox, names[i]);
         if (rc >= 0)
             rc = tree_path(path, e, "%s/head", sides[i]);
         if (rc >= 0)
@@ -273,20 +273,56 @@ static int run(const struct command *self, const struct tree *t, const struct ar
     struct table *table = table_create(columns);
     rc = compare(t, &l, sides, table, e);
     if (rc >= 0)
-        table_print(table, args_value(a, OPT_JSON) != NULL, stdout);
+        table_print(table, json, stdout);
     table_destroy(table);
     return rc < 0 ? rc : 0;
 }
 
+/* The disk as it is now is compared as a snapshot that goes again. */
+static int diff_live(const struct tree *t, const char *sandbox, const char *old, bool json,
+                     struct err *e)
+{
+    char name[32], path[TREE_PATH_MAX], files[TREE_PATH_MAX];
+    const char *const names[2] = {old, name};
+    struct err ignored = {0};
+    snprintf(name, sizeof name, "diff-%d", (int)getpid());
+    int rc = tree_path(path, e, "snapshots/%s/%s", sandbox, name);
+    if (rc >= 0)
+        rc = tree_path(files, e, "%s/files", path);
+    if (rc >= 0)
+        rc = tree_mkdir(t, path, e);
+    if (rc < 0)
+        return rc;
+    AUTO_CLOSE int ready = tree_file(t, files, O_RDONLY | O_DIRECTORY, e); /* which waits for it */
+    rc = ready < 0 ? ready : diff(t, sandbox, names, json, e);
+    int removed = tree_rmdir(t, path, rc < 0 ? &ignored : e);
+    return rc < 0 ? rc : removed;
+}
+
+static int run(const struct command *self, const struct tree *t, const struct args *a,
+               struct err *e)
+{
+    const char *const names[2] = {a->pos[1], a->pos_count > 2 ? a->pos[2] : NULL};
+    bool json = args_value(a, OPT_JSON) != NULL;
+    (void)self;
+    int rc = tree_check_name("sandbox", a->pos[0], e);
+    if (rc < 0)
+        return rc;
+    return names[1] ? diff(t, a->pos[0], names, json, e)
+                    : diff_live(t, a->pos[0], names[0], json, e);
+}
+
 const struct command command_diff = {
     .name = "diff",
-    .usage = "[--json] NAME OLD NEW",
+    .usage = "[--json] NAME OLD [NEW]",
     .summary = "list the files that differ between two snapshots of a sandbox",
-    .help = "BYTES is what was written anew in a changed file (whole blocks), and the size of one "
+    .help = "Without NEW the disk as it is now is compared: a snapshot of it is taken, and removed "
+            "again.\n"
+            "BYTES is what was written anew in a changed file (whole blocks), and the size of one "
             "that was\n"
             "added or removed. The disks are not read: their extent maps are compared.\n",
     .options = options,
-    .pos_min = 3,
+    .pos_min = 2,
     .pos_max = 3,
     .run = run,
 };

@@ -14,6 +14,7 @@ import p9  # noqa: E402
 from guest_vm import Vm  # noqa: E402
 
 import instant
+import snapshots
 from measure import BULK, MIB, RUN, SPACE, job, note, ratio, read, rows, timed, write
 
 
@@ -183,7 +184,8 @@ def root():
     files()
 
 
-SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold, "create": instant.creating, "fork": instant.forking}
+SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold, "create": instant.creating, "fork": instant.forking,
+            "snapshots": snapshots.snapshots}
 
 
 def main():

@@ -33,8 +33,8 @@ def everything(box, snap):
     return out
 
 
-def diff(box, old, new):
-    r = spacectl("diff", "--json", box.name, old, new, timeout=100)
+def diff(box, *names):
+    r = spacectl("diff", "--json", box.name, *names, timeout=100)
     eq((0, ""), (r.returncode, r.stderr), "status and errors of spacectl diff")
     return {row["path"]: (row["change"], row["bytes"]) for row in json.loads(r.stdout)}
 
@@ -84,6 +84,10 @@ def what_changed_is_told_and_nothing_else():
     back = check_diff(box, "two", "one")
     eq("removed", back["data/added"][0], "the other way round")
     eq({}, diff(box, "one", "one"), "a snapshot and itself")
+    box.out("echo again > /data/added; rm /data/linked2; sync")
+    eq({"data/added": "changed", "data/linked": "changed", "data/linked2": "removed"},
+       {p: c for p, (c, _) in diff(box, "two").items() if p.startswith("data/")}, "what differs on the disk as it is now")
+    eq(["one", "two"], sorted(n for n in os.listdir(path("snapshots", box.name)) if not n.startswith("auto-")), "snapshots that are left")
     for name in ("one", "two"):
         os.rmdir(path("snapshots", box.name, name))
 

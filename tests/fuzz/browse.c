@@ -5,6 +5,7 @@
 //
 // Input: one byte n, the image has (n % 128 + 1) * 32 KiB; then pieces: place / 64 (2 bytes),
 // length (1 byte), bytes. browse_corpus.py makes such inputs from images.
+#include "9p/seek.h"
 #include "fuzz/script.h"
 #include "fuzz/target.h"
 #include "hostd/browse/serve.h"
@@ -72,6 +73,23 @@ static void look_at_data(struct client *c, uint32_t fid, uint64_t size)
         call(c, (struct p9_msg){.type = P9_Tread, .Tread = {fid, places[i], 20000}});
 }
 
+/* An answer lies at or behind the place, and not behind the end. */
+static void look_for_holes(struct client *c, uint32_t fid, uint64_t size)
+{
+    const uint64_t places[] = {0, 5000, size / 2, size - 1, size};
+    for (size_t i = 0; i < 2 * sizeof places / sizeof *places; i++) {
+        char name[P9_SEEK_TEXT_MAX];
+        uint64_t at = places[i / 2], got;
+        p9_seek_name(name, i % 2 ? SEEK_HOLE : SEEK_DATA, at);
+        if (!call(c, (struct p9_msg){.type = P9_Txattrwalk,
+                                     .Txattrwalk = {fid, fid + 1, p9_str_of(name)}}))
+            continue;
+        CHECK(call(c, (struct p9_msg){.type = P9_Tread, .Tread = {fid + 1, 0, 100}}));
+        CHECK(p9_seek_value(c->m.Rread.data, &got) && got >= at && got <= size);
+        call(c, (struct p9_msg){.type = P9_Tclunk, .Tclunk.fid = fid + 1});
+    }
+}
+
 struct names {
     unsigned n;
     uint8_t len[NAMES_MAX];
@@ -134,6 +152,7 @@ static void look_at(struct client *c, uint32_t fid, unsigned depth)
         look_below(c, fid, depth);
     else
         look_at_data(c, fid, a.size);
+    look_for_holes(c, fid, a.size);
 }
 
 /* The map of changes: of some ranges that may overlap, or of all of it. */

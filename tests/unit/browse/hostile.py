@@ -430,6 +430,8 @@ def crawl(fid, budget):
     if a["mode"] >> 12 == 8:
         for at in (0, a["size"] // 2, max(0, a["size"] - 1000)):
             ask(opened.read, 70000, at)
+            for kind in ("data", "hole"):
+                ask(opened.getxattr, f"space.seek.{kind}.{at}")
         return good
     offset, names = 0, []
     for _ in range(30):
