@@ -65,6 +65,12 @@ static inline bool node_is_guest(const struct node *n)
     return n->kind == NODE_GUEST;
 }
 
+/* True for the images of a snapshot: large, and the same as long as they are open. */
+static inline bool node_is_image(const struct node *n)
+{
+    return n->kind == NODE_CONTROL && n->tree == TREE_SNAPSHOTS && (!strcmp(n->name, "disk.raw") || !strcmp(n->name, "ram.raw"));
+}
+
 /* True for directories whose children are the guest's files, or were when a snapshot was taken. */
 static inline bool node_holds_guest(const struct node *n)
 {

@@ -16,13 +16,15 @@
 /* --- open --- */
 
 /*
- * Control files bypass the page cache. The guest's files use it, checked by mtime and size (FUSE_CAP_AUTO_INVAL_DATA) and kept over
+ * Control files bypass the page cache, but for the images of snapshots, which programs such as tar read by 512 bytes. The guest's files use it, checked by mtime and size (FUSE_CAP_AUTO_INVAL_DATA) and kept over
  * a close; but not when opened for both: a shared writable mapping would leave dirty pages that sync(2) waits for, on a guest
  * that may never take them. The kernel refuses such a mapping of a file that bypasses the cache.
  */
 static void set_caching(const struct node *n, int flags, struct fuse_file_info *fi)
 {
-    if (node_is_control(n)) {
+    if (node_is_image(n)) { /* cached as long as it is open: within its first seconds a snapshot may become a checkpoint */
+        fi->noflush = 1;
+    } else if (node_is_control(n)) {
         fi->direct_io = 1;
         fi->noflush = (flags & O_ACCMODE) == O_RDONLY;
     } else if ((flags & O_ACCMODE) == O_RDWR) {

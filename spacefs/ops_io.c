@@ -56,7 +56,7 @@ static struct call *start_read(struct task *t, uint32_t fid, uint64_t offset, si
 static bool must_go_on(const struct req *r, size_t done)
 {
     const struct node *n = r->handle->node;
-    return node_is_guest(n) && done && done < r->size && (uint64_t)r->off + done < n->size;
+    return (node_is_guest(n) || node_is_image(n)) && done && done < r->size && (uint64_t)r->off + done < n->size;
 }
 
 /* Reads into r->owned from `done` on, all parts at once. Bytes without a gap, or the first part's error. */
@@ -180,7 +180,7 @@ void ops_read(fuse_req_t fuse, fuse_ino_t ino, size_t size, off_t off, struct fu
     request_handle(r, fi);
     r->size = size;
     r->off = off;
-    if (node_is_control(h->node))
+    if (node_is_control(h->node) && !node_is_image(h->node))
         r->task.grace_msec = 0; /* it may block for ever by design; EINTR is an expected answer */
     request_run(r, read_);
 }

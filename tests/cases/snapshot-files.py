@@ -76,7 +76,7 @@ def readers(snap=""):
 def the_files_are_the_guests():
     box = state["box"] = Box()
     fill(box.root("root/t"))
-    box.out(f"mkdir /root/many && cd /root/many && i=0; while [ $i -lt {MANY} ]; do : > name-$i; i=$((i+1)); done; sync")
+    box.out(f"mkdir /root/many && cd /root/many && seq 0 {MANY - 1} | sed s/^/name-/ | xargs touch; sync")
     files = state["files"] = snapshot(box, "s")
     os.unlink(box.root("root/t/dir/a"))  # what is done afterwards does not show
     eq(True, stat.S_ISDIR(os.lstat(files).st_mode), "files is a directory")
@@ -232,7 +232,7 @@ def images_show_their_holes_and_copies_cost_what_they_hold():
     print(f"  {room(f'{top}/disk.raw') >> 20} MiB in 10 GiB, {room(f'{top}/ram.raw') >> 20} MiB of memory: "
           + ", ".join(f"{what} {seconds:.1f} s" for what, seconds in took.items()))
     for what, seconds in took.items():
-        at_most(10, seconds, f"seconds for {what}")  # to read 10 GiB of zeros takes longer
+        at_most(15, seconds, f"seconds for {what}")  # to read 10 GiB of zeros, or memory by tar's 512 bytes without a cache, takes longer
     os.rmdir(top)
 
 
