@@ -96,8 +96,8 @@ def same(what, want, got):
         raise AssertionError(f"{what}: is {value(got)!r}, should be {value(want)!r}")
 
 
-def compare(fid, path, times=True, skip=("lost+found",), links=None, holes=False):
-    """Everything below `path` against the tree behind `fid`: names, attributes, contents, and with `holes` where those are. How many objects that
+def compare(fid, path, times=True, skip=("lost+found",), links=None, holes=0):
+    """Everything below `path` against the tree behind `fid`: names, attributes, contents, and where their first `holes` are. How many objects that
     was."""
     st, a = os.lstat(path), fid.getattr()
     links = {} if links is None else links
@@ -158,10 +158,10 @@ def ask_seek(fid, at, name, size):
         return errno.errorcode[e.errno]
 
 
-def compare_holes(fid, path, f, size):
-    """The first boundaries between data and holes, and what is beside them."""
+def compare_holes(fid, path, f, size, most):
+    """The first boundaries between data and holes, and what is beside them; some `most` places."""
     places, at = {0, size, size + 4096}, 0
-    while at < size and len(places) < 24:
+    while at < size and len(places) < most:
         end = seek(f, at, os.SEEK_HOLE)
         at = seek(f, end, os.SEEK_DATA)
         places |= {end, end + 1, max(end - 1, 0)}
@@ -176,7 +176,7 @@ def compare_holes(fid, path, f, size):
 def compare_data(fid, path, st, holes):
     with open(path, "rb") as f:
         if holes:
-            compare_holes(fid, path, f, st.st_size)
+            compare_holes(fid, path, f, st.st_size, holes)
         for at, n in pieces(f, st.st_size, fid.room):
             same(f"{path} at {at}", os.pread(f.fileno(), n, at), fid.read(n, offset=at))
         same(f"the end of {path}", b"", fid.read(offset=st.st_size))
