@@ -437,7 +437,7 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
 {
     enum sandbox_state before = sandbox_state(sb);
     int64_t object = sb->row.object;
-    bool touched = sb->row.touched && object;
+    bool touched = sb->row.touched && object && before != SANDBOX_CREATING; /* interrupted before anyone had it: it begins anew */
     int rc = 0;
     if (op->ref.kind == REF_SANDBOX && op->ref.id == (uint64_t)sb->row.id)
         return op->ref.generation == (uint64_t)sb->row.generation

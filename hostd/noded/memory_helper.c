@@ -18,6 +18,7 @@
 #include "hostd/noded/head_format.h"
 #include "hostd/noded/memory.h"
 
+#include "base/log.h"
 #include "base/cleanup.h"
 
 #include <errno.h>
@@ -515,8 +516,11 @@ _Noreturn void memory_helper(int sock, uid_t uid_base, uint32_t uid_count)
     setpriority(PRIO_PROCESS, 0, -10); /* some guest stands still meanwhile */
     if (setrlimit(RLIMIT_CORE, &none) < 0 || chroot("/proc") < 0 || chdir("/") < 0 ||
         !become_nobody() || prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0) < 0 ||
-        !install_filter(uid_base, uid_count))
+        !install_filter(uid_base, uid_count)) {
+        log_error("confine a memory helper: %s (does it have CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID?)",
+                  strerror(errno));
         _exit(1);
+    }
     madvise(pages, sizeof pages,
             MADV_HUGEPAGE); /* a fault for each page takes as long as its copy */
     for (;;)
