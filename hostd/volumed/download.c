@@ -45,6 +45,7 @@ struct download {
 struct fetch_wait {
     struct fetch_wait *next;
     struct task_event event;
+    bool due;
 };
 
 /* Chunks of one pack that lie close together. */
@@ -85,10 +86,18 @@ static uint64_t chunk_count(const struct download *d)
     return (d->m.size + CHUNK_BYTES - 1) / CHUNK_BYTES;
 }
 
+/* Who is woken may run at once, and leave the list. */
 static void wake_all(struct download *d)
 {
     for (struct fetch_wait *w = d->waits; w; w = w->next)
-        task_set(&w->event);
+        w->due = true;
+    for (struct fetch_wait *w = d->waits; w;) {
+        bool due = w->due;
+        w->due = false;
+        if (due)
+            task_set(&w->event);
+        w = due ? d->waits : w->next;
+    }
     task_set(&d->ended);
 }
 

@@ -369,6 +369,7 @@ int fsck_run(struct store *s, const char *tenant, bool read_all, int out, struct
     int rc = f && segment ? 0 : err_set(e, ENOMEM, "check: out of memory");
     if (rc == 0) {
         *f = (struct fsck){.store = s, .rep = rep, .read_all = read_all, .out = out, .segment = segment};
+        keys_forget(s->keys, tenant); /* so that the wrapped key is looked at, too; who uses the key gets it again */
         rc = session_open(s, tenant, 0, &f->session, e);
         if (rc == 0)
             rc = check_all(f, e);

@@ -191,7 +191,7 @@ class Daemon:
         """Paths of the store's objects, below the store."""
         found = []
         for where, _, names in os.walk(self.store):
-            found += [os.path.relpath(os.path.join(where, name), self.store) for name in names]
+            found += [os.path.relpath(os.path.join(where, name), self.store) for name in names if not name.startswith(".")]
         return sorted(p for p in found if p.startswith(prefix))
 
     def finish(self):

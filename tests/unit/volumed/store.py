@@ -1,0 +1,528 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The chunk store through the real daemon on a directory: store.py SPACE_VOLUMED [TEST...]. As root."""
+import errno
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import time
+
+from client import CHUNK, FETCH, FSCK, GC, HAVE, KEY, LIST, READ_ALL, REVOKE, ROTATE, STAT, UPLOAD, VERIFY, DELETE, CANCEL, Daemon, Failed, ident
+
+MIB = 1 << 20
+
+
+class Sandbox:
+    def __init__(self, daemon):
+        self.daemon = daemon
+        self.client = daemon.client()
+        self.count = 0
+
+    def path(self):
+        self.count += 1
+        return f"{self.daemon.folder}/f{self.count}"
+
+    def file(self, pieces, size):
+        """A sparse file of `size` with {offset: bytes}."""
+        path = self.path()
+        with open(path, "wb") as f:
+            for offset, data in pieces.items():
+                f.seek(offset)
+                f.write(data)
+            f.truncate(size)
+        return path
+
+
+def same(a, b):
+    assert subprocess.run(["cmp", "-s", a, b]).returncode == 0, f"{a} and {b} differ"
+
+
+def fails(code, fn, *args, **kwargs):
+    try:
+        answer = fn(*args, **kwargs)
+    except Failed as e:
+        assert e.errno == code, f"expected {errno.errorcode[code]}, got {e}"
+        return e
+    raise AssertionError(f"expected {errno.errorcode[code]}, but it was done: {answer}")
+
+
+def bytes_of(seed, size):
+    return random.Random(seed).randbytes(size)
+
+
+def blocks(path):
+    return os.stat(path).st_blocks * 512
+
+
+# ---- files ----
+
+
+def round_trip_with_holes_zeros_and_an_odd_end(s):
+    size = 30 * MIB + 1234
+    path = s.file({0: bytes_of(1, 300000), 10 * MIB: bytes(2 * MIB), 20 * MIB + 77: bytes_of(2, 5 * MIB), 30 * MIB + 1000: b"end"}, size)
+    a, out = ident(), s.path()
+    up = s.client.upload("t", a, path)
+    assert up.read <= 9 * MIB and up.zero >= 2 * MIB - 2 * CHUNK, up
+    down = s.client.download("t", a, out)
+    same(path, out)
+    assert blocks(out) <= 6 * MIB, f"holes were filled: {blocks(out)}"
+    assert down.written == up.new + up.reused, (up, down)
+    for content, size in (({}, 0), ({}, 5 * MIB), ({0: b"x"}, 1), ({CHUNK - 1: b"xy"}, CHUNK + 1)):
+        a, path, out = ident(), s.file(content, size), s.path()
+        s.client.upload("t", a, path)
+        s.client.download("t", a, out)
+        same(path, out)
+
+
+def what_is_there_is_not_stored_again(s):
+    data = bytes_of(3, 4 * MIB)
+    path = s.file({0: data, 8 * MIB: data, 16 * MIB: bytes_of(4, MIB)}, 20 * MIB)
+    first = s.client.upload("dedup", ident(), path)
+    assert first.new == 5 * MIB and first.reused == 4 * MIB, first
+    again = s.client.upload("dedup", ident(), path)
+    assert again.new == 0 and again.reused == 9 * MIB and again.stored < 4096, again
+    other = s.client.upload("dedup2", ident(), path)
+    assert other.new == 5 * MIB, f"chunks of another tenant were used: {other}"
+    stat = s.client.call(STAT, "dedup")
+    assert stat.artifacts == 2 and stat.unique == 5 * MIB and stat.chunks == 18 * MIB, stat
+
+
+def an_artifact_that_is_there_is_a_success(s):
+    path, a = s.file({0: bytes_of(5, MIB)}, MIB), ident()
+    s.client.upload("t", a, path)
+    with open(path, "r+b") as f:
+        f.write(b"something else")
+    again = s.client.upload("t", a, path)
+    assert again.read == 0, again
+    fails(errno.EEXIST, s.client.upload, "t", a, s.file({}, 2 * MIB))
+
+
+def only_changed_ranges_are_read(s):
+    size = 256 * MIB
+    path = s.file({0: bytes_of(6, 40 * MIB), 200 * MIB: bytes_of(7, MIB)}, size)
+    a, b, c = ident(), ident(), ident()
+    s.client.upload("t", a, path)
+    ranges = []
+    with open(path, "r+b") as f:
+        for i, offset in enumerate((4096, MIB + 8192, 100 * MIB, 255 * MIB)):
+            f.seek(offset)
+            f.write(bytes_of(100 + i, 4096))
+            ranges.append((offset, 4096, 1))
+        f.seek(5 * MIB)
+        f.write(bytes(MIB))
+    ranges.insert(2, (5 * MIB, MIB, 2))
+    up = s.client.upload("t", b, path, ranges=ranges, parent=("t", a))
+    assert up.read == 4 * CHUNK and up.new == 4 * CHUNK, up
+    assert up.stored < 1.3 * 4 * CHUNK + 100000, up
+    out = s.path()
+    s.client.download("t", b, out)
+    same(path, out)
+    # and a third on the second, nothing changed: no list is stored again either
+    up = s.client.upload("t", c, path, ranges=[], parent=("t", b))
+    assert up.read == 0 and up.stored < 8192, up
+    s.client.call(DELETE, "t", a)
+    s.client.call(DELETE, "t", b)
+    s.client.call(GC, "t")
+    os.unlink(out)
+    s.client.download("t", c, out)
+    same(path, out)
+
+
+def an_artifact_holds_what_differs_from_its_base(s):
+    size = 64 * MIB
+    base_file = s.file({0: bytes_of(8, 20 * MIB)}, size)
+    base = ("templates", ident())
+    s.client.upload(*base, base_file)
+    path = s.path()
+    shutil.copy(base_file, path)
+    with open(path, "r+b") as f:
+        f.seek(3 * MIB)
+        f.write(bytes_of(9, MIB))
+        f.seek(8 * MIB)
+        f.write(bytes(4 * MIB + 5000))
+        f.seek(50 * MIB)
+        f.write(bytes_of(10, 100))
+    ranges = [(3 * MIB, MIB, 1), (8 * MIB, 4 * MIB, 2), (12 * MIB, 5000, 1), (50 * MIB, 4096, 1)]
+    a = ident()
+    up = s.client.upload("t", a, path, ranges=ranges, base=base)
+    assert up.read == MIB + 2 * CHUNK, up
+    out = s.path()
+    shutil.copy(base_file, out)
+    fails(errno.EINVAL, s.client.download, "t", a, out)
+    down = s.client.download("t", a, out, base=base)
+    same(path, out)
+    assert down.written == MIB + 2 * CHUNK and down.zero == 4 * MIB, down
+    line = next(l for l in s.client.call(LIST, "t").text.splitlines() if l.startswith(a.hex()))
+    assert line.split()[5:] == ["templates", base[1].hex()], line
+    # its own snapshot later
+    with open(path, "r+b") as f:
+        f.seek(9 * MIB)
+        f.write(b"again")
+    b = ident()
+    s.client.upload("t", b, path, ranges=[(9 * MIB, 4096, 1)], base=base, parent=("t", a))
+    shutil.copy(base_file, out)
+    s.client.download("t", b, out, base=base)
+    same(path, out)
+    fails(errno.EINVAL, s.client.upload, "t", ident(), path, ranges=[], parent=("t", a))
+
+
+def a_file_that_grew_over_an_odd_end(s):
+    path = s.file({0: bytes_of(11, 3 * MIB + 100)}, 3 * MIB + 100)
+    a, b, out = ident(), ident(), s.path()
+    s.client.upload("t", a, path)
+    with open(path, "r+b") as f:
+        f.seek(5 * MIB)
+        f.write(b"far behind")
+    s.client.upload("t", b, path, ranges=[(5 * MIB, 10, 1)], parent=("t", a))
+    s.client.download("t", b, out)
+    same(path, out)
+    fails(errno.EINVAL, s.client.upload, "t", ident(), s.file({}, MIB), ranges=[], parent=("t", a))
+
+
+def a_download_goes_on_where_it_was(s):
+    path = s.file({0: bytes_of(12, 8 * MIB)}, 8 * MIB)
+    a, out = ident(), s.path()
+    s.client.upload("t", a, path)
+    shutil.copy(path, out)
+    with open(out, "r+b") as f:
+        f.seek(MIB)
+        f.write(bytes(MIB))
+    down = s.client.download("t", a, out, flags=HAVE)
+    same(path, out)
+    assert down.had == 7 * MIB and down.written == MIB, down
+
+
+# ---- requests ----
+
+
+def requests_that_make_no_sense_are_refused(s):
+    c = s.client
+    path = s.file({0: b"x"}, MIB)
+    fails(errno.EINVAL, c.upload, "../t", ident(), path)
+    fails(errno.EINVAL, c.upload, "t", bytes(16), path)
+    fails(errno.EINVAL, c.call, VERIFY, "t", ident(), size=1)
+    fails(errno.EINVAL, c.call, UPLOAD, "t", ident(), size=1)
+    fails(errno.EINVAL, c.upload, "t", ident(), path, size=2 * MIB)
+    fails(errno.EINVAL, c.upload, "t", ident(), path, parent=("other", ident()))
+    fails(errno.EINVAL, c.upload, "t", ident(), path, ranges=[(8192, 4096, 1), (0, 4096, 1)])
+    fails(errno.EINVAL, c.upload, "t", ident(), path, ranges=[(0, 4096, 3)])
+    fails(errno.ENOENT, c.upload, "t", ident(), path, ranges=[], parent=("t", ident()))
+    fails(errno.EOPNOTSUPP, c.call, 99)
+    fails(errno.ENOENT, c.download, "t", ident(), s.path())
+    fails(errno.ENOENT, c.download, "nobody-there", ident(), s.path())
+    fails(errno.ESRCH, c.call, CANCEL, tag2=77)
+    fails(errno.ESRCH, c.call, FETCH, tag2=77, length=1)
+    assert s.daemon.client().call(LIST, "nobody-there").text == ""
+
+
+def cancelled_and_asked_for_again(s):
+    path = s.file({0: bytes_of(13, 64 * MIB)}, 64 * MIB)
+    a, out = ident(), s.path()
+    request = s.client.send_upload("cancel", a, path)
+    while not any(p.startswith("cancel/packs/") for p in s.daemon.objects()):
+        pass
+    s.client.call(CANCEL, tag2=request[0])
+    try:
+        s.client.wait(request)
+        return  # it was faster
+    except Failed as e:
+        assert e.errno == errno.ECANCELED, e
+    fails(errno.ENOENT, s.client.download, "cancel", a, out)
+    again = s.client.upload("cancel", a, path)
+    assert again.reused > 0, f"nothing of the first try was used: {again}"
+    s.client.download("cancel", a, out)
+    same(path, out)
+
+
+def a_range_comes_first(s):
+    size = 192 * MIB
+    path = s.file({i * MIB: bytes_of(200 + i, 512 << 10) for i in range(0, 192, 2)}, size)
+    a, out = ident(), s.path()
+    s.client.upload("t", a, path)
+    fd = os.open(out, os.O_RDWR | os.O_CREAT, 0o600)
+    download = s.client.send_download("t", a, out)
+    for offset in (190 * MIB, 100 * MIB + 5000, 33 * MIB):
+        try:
+            s.client.call(FETCH, tag2=download[0], offset=offset, length=100000)
+        except Failed as e:
+            assert e.errno == errno.ESRCH, e
+            break
+        with open(path, "rb") as f:
+            f.seek(offset)
+            assert os.pread(fd, 100000, offset) == f.read(100000), f"{offset} was not there"
+    for offset, length in ((size, 1), (size - 1, 2), (0, 0), (0, MIB + 1), ((1 << 64) - 1, 2)):
+        try:
+            s.client.call(FETCH, tag2=download[0], offset=offset, length=length)
+            raise AssertionError(f"a range {offset}+{length} was fetched")
+        except Failed as e:
+            assert e.errno in (errno.EINVAL, errno.ESRCH), e
+    s.client.wait(download)
+    os.close(fd)
+    same(path, out)
+
+
+def the_same_chunks_by_many_uploads_at_once(s):
+    path = s.file({0: bytes_of(14, 24 * MIB)}, 24 * MIB)
+    others = [s.daemon.client() for _ in range(6)]
+    ids = [ident() for _ in others]
+    requests = [c.send_upload("together", i, path) for c, i in zip(others, ids)]
+    for c, request in zip(others, requests):
+        c.wait(request)
+    for i in ids:
+        s.client.call(VERIFY, "together", i, flags=READ_ALL)
+    twice = ident()
+    requests = [c.send_upload("together", twice, path) for c in others]
+    for c, request in zip(others, requests):
+        c.wait(request)
+    s.client.call(VERIFY, "together", twice, flags=READ_ALL)
+
+
+# ---- damage ----
+
+
+def flip(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1 << at % 8]))
+
+
+def a_flipped_bit_is_found_and_named(s):
+    path = s.file({0: bytes_of(15, 3 * MIB), 4 * MIB: b"text " * 100000}, 8 * MIB)
+    a, out = ident(), s.path()
+    s.client.upload("bits", a, path)
+    while s.daemon.objects("bits/claims/"):
+        pass
+    rng = random.Random(16)
+    assert s.client.call(FSCK, "bits", flags=READ_ALL).wrong == 0
+    for name in s.daemon.objects("bits/"):
+        full = f"{s.daemon.store}/{name}"
+        size = os.path.getsize(full)
+        places = {0, 13, 30, size - 1, size - 20, size - 50, *(rng.randrange(size) for _ in range(12))}
+        for at in sorted(p for p in places if 0 <= p < size):
+            flip(full, at)
+            try:
+                if name == "bits/key":  # in the wrapping key's name, it names one that there is not
+                    try:
+                        raise AssertionError(f"the key was believed: {s.client.call(FSCK, 'bits', flags=READ_ALL)}")
+                    except Failed as e:
+                        assert e.errno in (errno.EBADMSG, errno.EKEYREVOKED) and "tenant bits" in e.strerror, e
+                    continue
+                e = fails(errno.EBADMSG, s.client.call, FSCK, "bits", flags=READ_ALL)
+                assert name.split("/", 1)[1] in e.answer.text, f"{name} at {at} is not named: {e.answer.text}"
+                hit = f"artifact {a.hex()}" in e.answer.text
+                assert hit or "no artifact is affected" in e.answer.text or "no chunk is affected" in e.answer.text, f"{name} at {at}: {e.answer.text}"
+                assert hit == (e.answer.affected == 1), e.answer
+                os.path.exists(out) and os.unlink(out)
+                try:
+                    s.client.download("bits", a, out)
+                    same(path, out)  # where nobody looks: an index, a pack's header
+                    assert "packs" in name or "index" in name, f"{name} at {at} was believed"
+                except Failed as e:
+                    assert e.errno == errno.EBADMSG, e
+                    with open(path, "rb") as f, open(out, "rb") as g:
+                        for _ in range(8 * MIB // CHUNK):
+                            good, got = f.read(CHUNK), g.read(CHUNK)
+                            assert got in (good, bytes(len(got))), "a damaged chunk was written"
+            finally:
+                flip(full, at)
+    assert s.client.call(FSCK, "bits", flags=READ_ALL).wrong == 0
+
+
+def missing_and_cut_packs_are_named(s):
+    path = s.file({0: bytes_of(17, 2 * MIB)}, 2 * MIB)
+    a = ident()
+    s.client.upload("cut", a, path)
+    (name,) = s.daemon.objects("cut/packs/")
+    full = f"{s.daemon.store}/{name}"
+    with open(full, "rb") as f:
+        content = f.read()
+    os.truncate(full, len(content) // 2)
+    e = fails(errno.EBADMSG, s.client.download, "cut", a, s.path())
+    assert name in e.strerror, e
+    e = fails(errno.EBADMSG, s.client.call, FSCK, "cut")
+    assert name in e.answer.text and a.hex() in e.answer.text, e.answer.text
+    os.unlink(full)
+    for fn in (lambda: s.client.download("cut", a, s.path()), lambda: s.client.call(VERIFY, "cut", a)):
+        e = fails(errno.EBADMSG, fn)
+        assert name in e.strerror and "missing" in e.strerror, e
+    with open(full, "wb") as f:
+        f.write(content)
+    shutil.chown(full, "nobody")
+    s.client.call(VERIFY, "cut", a, flags=READ_ALL)
+
+
+def another_tenants_objects_are_of_no_use(s):
+    path = s.file({0: bytes_of(18, MIB)}, MIB)
+    a = ident()
+    s.client.upload("alice", a, path)
+    s.client.upload("mallory", ident(), s.file({0: b"m"}, 1))
+    fails(errno.ENOENT, s.client.download, "mallory", a, s.path())
+    for name in s.daemon.objects("alice/"):
+        if name.endswith("/key"):
+            continue
+        to = f"{s.daemon.store}/mallory/{name.split('/', 1)[1]}"
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        shutil.copy(f"{s.daemon.store}/{name}", to)
+    for where, folders, names in os.walk(f"{s.daemon.store}/mallory"):
+        for n in folders + names:
+            shutil.chown(f"{where}/{n}", "nobody")
+    fails(errno.EBADMSG, s.client.download, "mallory", a, s.path())
+    # and with the key's blob as well
+    shutil.copy(f"{s.daemon.store}/alice/key", f"{s.daemon.store}/mallory/key")
+    shutil.chown(f"{s.daemon.store}/mallory/key", "nobody")
+    fails(errno.EBADMSG, s.client.download, "mallory", a, s.path())
+
+
+# ---- garbage, keys ----
+
+
+def garbage_goes_and_nothing_else(s):
+    files = [s.file({0: bytes_of(30 + i, 2 * MIB), 4 * MIB: bytes_of(40, MIB)}, 8 * MIB) for i in range(3)]
+    ids = [ident() for _ in files]
+    for i, f in zip(ids, files):
+        s.client.upload("gc", i, f)
+    before = len(s.daemon.objects("gc/packs/"))
+    s.client.call(DELETE, "gc", ids[1])
+    gc = s.client.call(GC, "gc")
+    assert gc.deleted == 1 and len(s.daemon.objects("gc/packs/")) == before - 1, gc
+    for i, f in ((ids[0], files[0]), (ids[2], files[2])):
+        out = s.path()
+        s.client.download("gc", i, out)
+        same(f, out)
+    up = s.client.upload("gc", ident(), files[1])
+    assert up.new == 2 * MIB and up.reused == MIB, f"a chunk that was collected was used: {up}"
+    s.client.call(FSCK, "gc", flags=READ_ALL)
+    assert not s.daemon.objects("gc/condemned/"), s.daemon.objects("gc/condemned/")
+
+
+def a_pack_that_is_nearly_empty_goes_with_its_last_user(s):
+    """Its few chunks are stored again by the next upload, though they did not change."""
+    path = s.file({0: bytes_of(50, 12 * MIB)}, 12 * MIB)
+    a, b, c = ident(), ident(), ident()
+    s.client.upload("sparse", a, path)
+    with open(path, "r+b") as f:
+        f.write(bytes_of(51, 11 * MIB))
+    s.client.upload("sparse", b, path, ranges=[(0, 11 * MIB, 1)], parent=("sparse", a))
+    s.client.call(DELETE, "sparse", a)
+    gc = s.client.call(GC, "sparse")
+    assert gc.condemned == 1 and gc.deleted == 0, gc
+    up = s.client.upload("sparse", c, path, ranges=[], parent=("sparse", b))
+    assert up.read == MIB and up.new == MIB, up
+    s.client.call(DELETE, "sparse", b)
+    gc = s.client.call(GC, "sparse")
+    assert gc.deleted == 1, gc
+    out = s.path()
+    s.client.download("sparse", c, out)
+    same(path, out)
+
+
+def a_claim_of_a_dead_upload_holds_garbage_for_a_day(s):
+    path = s.file({0: bytes_of(19, 3 * MIB)}, 3 * MIB)
+    a = ident()
+    s.client.upload("dead", a, path)
+    while s.daemon.objects("dead/claims/"):
+        pass
+    # a claim as an upload leaves it that began before: that of another upload, taken while it runs
+    request = s.client.send_upload("dead", ident(), s.file({0: bytes_of(20, 64 * MIB)}, 64 * MIB))
+    while not s.daemon.objects("dead/claims/"):
+        pass
+    (claim,) = s.daemon.objects("dead/claims/")
+    shutil.copy(f"{s.daemon.store}/{claim}", f"{s.daemon.folder}/claim")
+    s.client.wait(request)
+    s.client.call(DELETE, "dead", a)
+    while s.daemon.objects("dead/claims/"):
+        pass
+    os.makedirs(f"{s.daemon.store}/dead/claims", exist_ok=True)
+    shutil.chown(f"{s.daemon.store}/dead/claims", "nobody")
+    shutil.copy(f"{s.daemon.folder}/claim", f"{s.daemon.store}/{claim}")
+    shutil.chown(f"{s.daemon.store}/{claim}", "nobody")
+    gc = s.client.call(GC, "dead")
+    assert gc.waiting == 1 and gc.deleted == 0, gc
+    assert s.client.call(GC, "dead").deleted == 0
+    old = time.time() - 25 * 3600
+    os.utime(f"{s.daemon.store}/{claim}", (old, old))
+    gc = s.client.call(GC, "dead")
+    assert gc.waiting == 0 and gc.deleted == 1, gc
+    assert not s.daemon.objects("dead/claims/")
+
+
+def keys_are_rotated_and_revoked(s):
+    path, a, out = s.file({0: bytes_of(21, MIB)}, MIB), ident(), s.path()
+    s.client.upload("keys", a, path)
+    key = s.client.call(KEY, "keys")
+    with open(f"{s.daemon.store}/keys/key", "rb") as f:
+        before = f.read()
+    assert s.client.call(KEY, "keys", flags=ROTATE).id == key.id
+    with open(f"{s.daemon.store}/keys/key", "rb") as f:
+        assert f.read() != before
+    s.client.download("keys", a, out)
+    same(path, out)
+    fails(errno.ENOENT, s.client.call, KEY, "keyless")
+    s.client.call(KEY, "keys", flags=REVOKE)
+    revoked = errno.EKEYREVOKED
+    fails(revoked, s.client.call, KEY, "keys")
+    fails(revoked, s.client.download, "keys", a, s.path())
+    fails(revoked, s.client.upload, "keys", ident(), path)
+    fails(revoked, s.client.call, FSCK, "keys")
+
+
+def memory_does_not_grow_with_the_disk(s):
+    """Four uploads and three downloads at the same time, the most that work at once."""
+    path = s.file({0: bytes_of(22, 48 * MIB)}, 48 * MIB)
+    a = ident()
+    s.client.upload("big", a, path)
+    ups, downs = [], []
+    for i in range(4):
+        f = s.file({0: bytes_of(23 + i, 48 * MIB)}, 48 * MIB)
+        ups.append(s.client.send_upload("big", ident(), f))
+    for _ in range(3):
+        downs.append(s.client.send_download("big", a, s.path()))
+    for request in ups + downs:
+        s.client.wait(request)
+    assert s.daemon.memory() < 256 << 10, f"{s.daemon.memory()} KiB"
+
+
+TESTS = [
+    round_trip_with_holes_zeros_and_an_odd_end,
+    what_is_there_is_not_stored_again,
+    an_artifact_that_is_there_is_a_success,
+    only_changed_ranges_are_read,
+    an_artifact_holds_what_differs_from_its_base,
+    a_file_that_grew_over_an_odd_end,
+    a_download_goes_on_where_it_was,
+    requests_that_make_no_sense_are_refused,
+    cancelled_and_asked_for_again,
+    a_range_comes_first,
+    the_same_chunks_by_many_uploads_at_once,
+    a_flipped_bit_is_found_and_named,
+    missing_and_cut_packs_are_named,
+    another_tenants_objects_are_of_no_use,
+    garbage_goes_and_nothing_else,
+    a_pack_that_is_nearly_empty_goes_with_its_last_user,
+    a_claim_of_a_dead_upload_holds_garbage_for_a_day,
+    keys_are_rotated_and_revoked,
+    memory_does_not_grow_with_the_disk,
+]
+
+
+def main(program, names):
+    with Daemon(program) as d:
+        s = Sandbox(d)
+        for test in TESTS:
+            if names and test.__name__ not in names:
+                continue
+            began = time.monotonic()
+            test(s)
+            print(f"{test.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+            for n in os.listdir(d.folder):
+                if n.startswith("f") and n[1:].isdigit():
+                    os.unlink(f"{d.folder}/{n}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
