@@ -48,6 +48,7 @@ struct space {
     uint64_t guest_memory;     /* sum over live sandboxes */
     uint64_t pool_memory;      /* of machines that are no sandbox's */
     uint32_t operations;       /* of sandboxes, under way */
+    uint32_t urgent;           /* of those, such as somebody waits for */
     struct pool *pool;         /* hostd/pool, with the following */
     struct machine *machines;
     struct prepared *prepared; /* templates' heads with memory */

@@ -302,16 +302,26 @@ static void serve_ready(struct sandbox *sb)
     }
 }
 
+/* Does somebody wait for a machine to run? The pool then leaves the processors alone. Ends take their time, and nobody waits for them. */
+static bool is_urgent(enum op_kind kind)
+{
+    return kind == OP_LOAD || kind == OP_START || kind == OP_RESUME || kind == OP_CAPTURE || kind == OP_RESTART || kind == OP_REVIVE;
+}
+
 static void runner(void *arg)
 {
     struct sandbox *sb = arg;
     struct op *op = sb->ops;
     struct err e = {0};
     sb->runner = co_self(sb->space->co);
+    uint32_t urgent = is_urgent(op->kind);
     sb->space->operations++;
+    sb->space->urgent += urgent;
     int rc = run_op(sb, op, &e);
-    if (--sb->space->operations == 0)
-        pool_kick(sb->space);
+    sb->space->operations--;
+    sb->space->urgent -= urgent;
+    if (urgent && sb->space->urgent == 0)
+        pool_rest(sb->space);
     if (rc < 0 && co_aborted(sb->runner))
         rc = -ECANCELED; /* whatever it met on its way out */
     if (rc < 0 && !e.code)

@@ -140,7 +140,10 @@ static void put_memory(FILE *f, const struct domain_spec *spec)
         fputs("<qemu:arg value='-incoming'/><qemu:arg value='defer'/>\n", f);
     put(f, "<qemu:env name='LD_PRELOAD' value='", spec->library, "'/>");
     put(f, "<qemu:env name='" RAM_SOCKET_ENV "' value='", spec->ram_socket, "'/>");
-    fputs("</qemu:commandline>\n", f);
+    fputs("</qemu:commandline>\n"
+          "<qemu:capabilities><qemu:del capability='cpu-unavailable-features'/>"
+          "</qemu:capabilities>\n",
+          f);
 }
 
 char *domain_xml(const struct domain_spec *spec)

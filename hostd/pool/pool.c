@@ -3,8 +3,8 @@
 //
 // Theory of operation. Each base that is in use has a `shelf`: how many slots and ready machines it should have. The default template's shelf has what the
 // configuration says at least; beyond that a shelf holds as many as were taken within any short time lately (a burst that came once comes again), and
-// that figure decays. One coroutine at a time makes what is missing, one machine after the other, and rests while sandboxes have operations under way: it
-// competes for the same processors. Machines beyond the figure end with the next decay. The pool's memory is charged on top of that of the sandboxes,
+// that figure decays. One coroutine at a time makes what is missing, one machine after the other, and rests while somebody waits for a sandbox to run, and until
+// its first command has had its time: it competes for the same processors. When that never ends it makes one machine all the same, now and then. Machines beyond the figure end with the next decay. The pool's memory is charged on top of that of the sandboxes,
 // and gives way to it.
 #include "base/log.h"
 #include "hostd/guest/guest.h"
@@ -21,6 +21,8 @@
 #define BURST_MSEC   3000u  /* what is taken within this is one burst: a machine is made in a fraction of it */
 #define DECAY_TICKS  120u   /* after so many quiet seconds a shelf's figures shrink */
 #define BACKOFF_TICKS 30u   /* after a machine could not be made */
+#define REST_MSEC     150u  /* after a sandbox came to run: its first command's */
+#define STARVED_MSEC  1000u /* a machine is missing for so long: it is made whatever else there is to do */
 #define FAR_BYTES    (16u << 20) /* a head that changed more than this against its base is worth mapping itself */
 
 struct shelf {
@@ -41,6 +43,8 @@ struct pool {
     uv_timer_t tick;
     bool refilling;
     bool again;
+    uint64_t rest;  /* uv_now until which nothing is made, */
+    uint64_t since; /* and since when something is missing; 0: nothing is */
 };
 
 static unsigned index_of(enum machine_state kind)
@@ -166,9 +170,32 @@ static struct shelf *most_wanted(struct pool *p, enum machine_state *kind)
     return best;
 }
 
-static bool busy(const struct space *s)
+/* May a machine be made? Waits out a rest. False: the end of what somebody waits for will ask again. */
+static bool may_make(struct pool *p)
 {
-    return s->operations > 0;
+    struct space *s = p->space;
+    if (!p->since)
+        p->since = uv_now(s->loop);
+    for (;;) {
+        uint64_t now = uv_now(s->loop);
+        if (now - p->since > STARVED_MSEC)
+            return true;
+        if (s->urgent)
+            return false;
+        if (now >= p->rest)
+            return true;
+        co_sleep(s->co, p->rest - now);
+    }
+}
+
+static struct shelf *next_missing(struct pool *p, enum machine_state *kind)
+{
+    struct space *s = p->space;
+    bool room = pool_count(s, MACHINE_WAITING) + pool_count(s, MACHINE_READY) < s->config.pool_max;
+    struct shelf *sh = room ? most_wanted(p, kind) : NULL;
+    if (!sh)
+        p->since = 0;
+    return sh;
 }
 
 static void refill(void *arg)
@@ -179,9 +206,10 @@ static void refill(void *arg)
         enum machine_state kind = MACHINE_WAITING;
         struct shelf *sh;
         p->again = false;
-        while (!busy(s) && pool_count(s, MACHINE_WAITING) + pool_count(s, MACHINE_READY) < s->config.pool_max && (sh = most_wanted(p, &kind))) {
+        while (next_missing(p, &kind) && may_make(p) && (sh = next_missing(p, &kind))) {
             struct err e = {0};
             struct head base = sh->base; /* the shelf may go while we wait */
+            p->since = 0;
             int rc = make(s, &base, kind, &e);
             sh = shelf_of(p, &base, false);
             if (rc < 0 && sh) {
@@ -190,7 +218,7 @@ static void refill(void *arg)
                 prepared_failed(s, base.id, rc, e.msg);
             }
         }
-        if (!busy(s))
+        if (!s->urgent)
             prepare_next(s);
     } while (p->again);
     p->refilling = false;
@@ -204,6 +232,12 @@ void pool_kick(struct space *s)
         return;
     p->refilling = true;
     co_spawn(s->co, refill, p);
+}
+
+void pool_rest(struct space *s)
+{
+    s->pool->rest = uv_now(s->loop) + REST_MSEC;
+    pool_kick(s);
 }
 
 /* ---- giving back what is too much ---- */

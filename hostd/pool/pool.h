@@ -80,6 +80,8 @@ struct head head_base(const struct space *s, const struct head *h);
 void pool_demand(struct space *s, const struct head *base, enum machine_state kind, bool found);
 /* Look whether something is missing, soon. */
 void pool_kick(struct space *s);
+/* The last sandbox that somebody waited for runs, and is about to be used: look in a moment. */
+void pool_rest(struct space *s);
 /* Is the object a machine's? */
 bool pool_has_object(const struct space *s, uint64_t object);
 /* The domain of `object` ended, says space-noded. False when no machine has it. */
