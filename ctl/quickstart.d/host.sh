@@ -42,7 +42,7 @@ install_programs() {
 	else
 		mkdir -p "$BIN"
 		install -C -m 0755 "$BUILD"/ctl/spacectl "$BUILD"/hostd/space-hostd "$BUILD"/hostd/noded/space-noded \
-			"$BUILD"/hostd/noded/space-qemu-ram.so "$BUILD"/spacefs/spacefs \
+			"$BUILD"/hostd/noded/space-qemu-ram.so "$BUILD"/spacefs/spacefs "$BUILD"/ctl/space-reaper \
 			"$BUILD"/hostd/browse/space-browse "$BUILD"/hostd/browse/space-browsed \
 			"$BUILD"/hostd/volumed/space-volumed "$BIN"
 		note "in $BIN"
@@ -84,7 +84,7 @@ libvirt_answers() {
 start_daemon() {
 	local pid=/run/$1.pid
 	if ! [ -s "$pid" ] || [ "$(cat "/proc/$(cat "$pid")/comm" 2>/dev/null)" != "$1" ]; then
-		"$1" -d -p "$pid"
+		"$LIBEXEC/space-reaper" "$1" -d -p "$pid"
 	fi
 }
 
