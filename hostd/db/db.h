@@ -31,7 +31,7 @@ struct db;
 #define DB_SNAPSHOT_COLUMNS(INT, TEXT)                                                             \
     INT(id) INT(sandbox) INT(owner) INT(gid) INT(mode) INT(created) INT(state) INT(consistent)     \
     INT(automatic) INT(size) INT(memory) INT(vcpus) INT(base_kind) INT(base) INT(changed_bytes)    \
-    INT(taken) DB_ACCOUNT_COLUMNS(INT)                                                                                     \
+    INT(taken) INT(generation) DB_ACCOUNT_COLUMNS(INT)                                                                     \
     TEXT(name, 65) TEXT(sandbox_name, 65) TEXT(error, ERR_MAX)
 
 #define DB_JOB_COLUMNS(INT, TEXT)                                                                  \

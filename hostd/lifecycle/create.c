@@ -196,7 +196,7 @@ int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct
 {
     struct snapshot_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .owner = sb->row.owner, .gid = sb->row.gid,
                                .mode = sb->row.mode, .created = space_now(), .state = ARTIFACT_CREATING, .automatic = automatic,
-                               .size = sb->row.disk, .taken = schedule_now(sb->space), .delta = -1};
+                               .size = sb->row.disk, .taken = schedule_now(sb->space), .generation = sb->row.generation, .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     str_copy(row.sandbox_name, sizeof row.sandbox_name, sb->row.name);
     return snapshot_insert(sb->space, &row, out, e);

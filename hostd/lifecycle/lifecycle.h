@@ -77,7 +77,7 @@ struct capture {
     struct head head; /* out: its memory is 0 when the disk alone was taken */
 };
 
-enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_REVIVE, OP_DESTROY };
+enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
 
 struct op {
     struct op *next;

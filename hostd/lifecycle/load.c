@@ -270,6 +270,20 @@ static int keep_present(struct sandbox *sb, enum sandbox_state was, struct err *
     return rc;
 }
 
+/* Was that done before space-hostd was started in the middle of this roll back? */
+static bool present_kept(const struct sandbox *sb)
+{
+    char end[40];
+    size_t n = (size_t)snprintf(end, sizeof end, "-before-%" PRId64, sb->row.generation + 1);
+    for (struct hmap_node *at = NULL; (at = hmap_iterate(&sb->space->snapshots, at));) {
+        const struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
+        size_t len = strlen(sn->row.name);
+        if (sn->row.sandbox == sb->row.id && sn->row.automatic && sn->row.state == ARTIFACT_READY && len > n && !strcmp(sn->row.name + len - n, end))
+            return true;
+    }
+    return false;
+}
+
 int capture_seal(struct space *s, const struct capture *c, struct err *e)
 {
     struct noded_request req = {.op = NODED_OBJECT_SEAL, .kind = c->kind, .id = c->id};
@@ -451,7 +465,7 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
     sandbox_set_state(sb, touched || before == SANDBOX_ROLLING_BACK ? SANDBOX_ROLLING_BACK : SANDBOX_CREATING, NULL);
     if (op->delay)
         rc = wait_for_copy(sb);
-    if (rc == 0 && touched && before != SANDBOX_ROLLING_BACK)
+    if (rc == 0 && touched && !present_kept(sb))
         rc = keep_present(sb, before, e);
     struct snapshot *from = rc == 0 && op->ref.kind == REF_SNAPSHOT ? snapshot_by_id(sb->space, op->ref.id) : NULL;
     if (from)

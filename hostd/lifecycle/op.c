@@ -146,6 +146,19 @@ static int run_grow(struct sandbox *sb, struct op *op, struct err *e)
 #define EVENT_MSEC  30000 /* libvirt looks after a QEMU that ended, when it has time */
 #define REVIVE_NSEC 600000000000 /* three crashes within this: it stays failed */
 
+/* The newest checkpoint that `keep` took since the last load: what was before a roll back is not its past. */
+static struct snapshot *newest_checkpoint(const struct sandbox *sb)
+{
+    struct snapshot *newest = NULL;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&sb->space->snapshots, n));) {
+        struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
+        if (sn->row.sandbox == sb->row.id && sn->row.automatic && sn->row.memory && sn->row.state == ARTIFACT_READY &&
+            sn->row.generation == sb->row.generation && (!newest || sn->row.taken > newest->row.taken))
+            newest = sn;
+    }
+    return newest;
+}
+
 static bool may_revive(struct sandbox *sb)
 {
     int64_t now = space_now();
@@ -156,37 +169,81 @@ static bool may_revive(struct sandbox *sb)
     return true;
 }
 
+static void tell_revived(struct sandbox *sb, const struct snapshot *from)
+{
+    struct event_scope scope = sandbox_scope(sb);
+    if (from)
+        event_emit(sb->space, &scope, "revived", (uint64_t)sb->row.id, sb->row.name, ",\"from\":\"checkpoint\",\"snapshot\":\"%s\"", from->row.name);
+    else
+        event_emit(sb->space, &scope, "revived", (uint64_t)sb->row.id, sb->row.name, ",\"from\":\"disk\"");
+}
+
+/* A roll back: the disk as the crash left it is kept first. */
+static int revive_from(struct sandbox *sb, struct snapshot *sn, struct err *e)
+{
+    struct op load = {.kind = OP_LOAD, .ref = {REF_SNAPSHOT, (uint64_t)sn->row.id, 0}};
+    char kept[120] = "";
+    if (sb->row.touched)
+        snprintf(kept, sizeof kept, "; its disk as the crash left it is the snapshot auto-*-before-%" PRId64, sb->row.generation + 1);
+    int rc = load_run(sb, &load, e);
+    if (rc == 0) {
+        sandbox_set_error(sb, "the QEMU of '%s' crashed, and it went on from its checkpoint %s%s", sb->row.name, sn->row.name, kept);
+        sandbox_save(sb, NULL);
+        tell_revived(sb, sn);
+    } else if (rc != -ECANCELED) {
+        log_warn("sandbox %012" PRIx64 " boots, since checkpoint '%s' could not be loaded: %s", (uint64_t)sb->row.id, sn->row.name, e->msg);
+        sandbox_set_state(sb, SANDBOX_FAILED, e->msg);
+        *e = (struct err){0};
+    }
+    return rc;
+}
+
+/* What ran runs again: as its newest checkpoint has it, whose jobs wait for that; else from its disk. */
+static int revive(struct sandbox *sb, struct snapshot *from, struct err *e)
+{
+    int rc = from ? revive_from(sb, from, e) : -ENOENT;
+    if (rc < 0) {
+        jobs_keep(sb, 0);
+        jobs_lost(sb);
+    }
+    if (rc == 0 || rc == -ECANCELED || !sb->row.object)
+        return rc;
+    sandbox_set_state(sb, SANDBOX_STARTING, "it crashed, and boots from its disk");
+    rc = vm_boot(sb, e);
+    if (rc == 0) {
+        sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
+        tell_revived(sb, NULL);
+    }
+    return rc;
+}
+
 /* QEMU ended by itself, or the guest broke its channel (`vm_exists`: nobody says that QEMU ended, and `guest` is gone). An event of an earlier QEMU of
  * the same object may come late: libvirt is asked. */
-static int run_vm_lost(struct sandbox *sb, struct op *op)
+static int run_vm_lost(struct sandbox *sb, struct op *op, struct err *e)
 {
-    struct err e = {0};
+    struct err why = {0};
     struct noded_request req = {.op = NODED_VM_STATS, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
     if ((sandbox_state(sb) != SANDBOX_RUNNING && sandbox_state(sb) != SANDBOX_PAUSED) || op->object != sb->row.object)
         return 0;
     bool broken = op->vm_exists && !sb->guest;
-    if (!broken && noded_call(sb->space, &req, NULL, NULL, &e) != -ESRCH)
+    if (!broken && noded_call(sb->space, &req, NULL, NULL, &why) != -ESRCH)
         return 0;
     sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
     bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_FAILED, op->why); /* told first: libvirt may take seconds to clean up */
     if (op->closed && !sb->vm_event) /* its channel ended first; a crash, or a guest that powered itself off? */
         wait_in_list(sb->space->co, &sb->vm_gone, EVENT_MSEC);
-    vm_kill(sb, &e);
-    if ((op->crashed || sb->vm_event == NODED_VM_CRASHED) && ran && may_revive(sb))
-        op_submit(sb, op_new(OP_REVIVE), false, NULL);
-    return 0;
-}
-
-/* What ran runs again, unless somebody decided otherwise meanwhile. */
-static int run_revive(struct sandbox *sb, struct err *e)
-{
-    if (sandbox_state(sb) != SANDBOX_FAILED || !sb->row.object)
-        return 0;
-    sandbox_set_state(sb, SANDBOX_STARTING, "it crashed, and boots from its disk");
-    int rc = vm_boot(sb, e);
-    if (rc == 0)
-        sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
+    bool again = (op->crashed || sb->vm_event == NODED_VM_CRASHED) && ran && !co_aborted(sb->runner) && may_revive(sb);
+    struct snapshot *from = again ? newest_checkpoint(sb) : NULL;
+    if (from)
+        snapshot_ref(from)->loads++;
+    jobs_keep(sb, from ? (uint64_t)from->row.id : 0);
+    vm_kill(sb, &why);
+    int rc = again ? revive(sb, from, e) : 0;
+    if (from) {
+        from->loads--;
+        snapshot_unref(from);
+    }
     return rc;
 }
 
@@ -212,7 +269,7 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
     case SANDBOX_PAUSED: {
         if (!op->vm_exists) {
             struct op lost = {.kind = OP_VM_LOST, .object = sb->row.object, .crashed = true, .why = "it was gone when space-hostd looked for it"};
-            return run_vm_lost(sb, &lost);
+            return run_vm_lost(sb, &lost, e);
         }
         struct noded_request go_on = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
         if (!op->vm_running && sandbox_state(sb) == SANDBOX_RUNNING && noded_call(sb->space, &go_on, NULL, NULL, e) == 0)
@@ -257,8 +314,7 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_GROW: return run_grow(sb, op, e);
     case OP_RESTART: return run_restart(sb, e);
     case OP_RECOVER: return run_recover(sb, op, e);
-    case OP_VM_LOST: return run_vm_lost(sb, op);
-    case OP_REVIVE: return run_revive(sb, e);
+    case OP_VM_LOST: return run_vm_lost(sb, op, e);
     case OP_DESTROY: destroy_run(sb); return 0;
     }
     return err_set(e, EINVAL, "unknown operation");
@@ -305,7 +361,7 @@ static void serve_ready(struct sandbox *sb)
 /* Does somebody wait for a machine to run? The pool then leaves the processors alone. Ends take their time, and nobody waits for them. */
 static bool is_urgent(enum op_kind kind)
 {
-    return kind == OP_LOAD || kind == OP_START || kind == OP_RESUME || kind == OP_CAPTURE || kind == OP_RESTART || kind == OP_REVIVE;
+    return kind == OP_LOAD || kind == OP_START || kind == OP_RESUME || kind == OP_CAPTURE || kind == OP_RESTART;
 }
 
 static void runner(void *arg)

@@ -77,6 +77,45 @@ def killed_while_a_job_streams():
 
 
 @check(limit=90)
+def killed_after_a_checkpoint():
+    """It goes on from the newest checkpoint of `keep`; what its disk held since is kept. Without one since then, the next crash boots it."""
+    box = Box()
+    job = Job(box, "i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.1; done", name="count")
+    box.out("echo before > /mark; sync")
+    boot = box.out("cat /proc/sys/kernel/random/boot_id")
+    box.set("keep", "full every 1s for 1h")
+    full = wait_until(lambda: [n for n in os.listdir(path("snapshots", box.name)) if n.endswith("-full") and line("snapshots", box.name, n, "state") == "ready"],
+                      60, "an automatic checkpoint")
+    box.set("keep", "disk every 1h for 2h")  # the checkpoint goes with no tier that wants it, a sweep later
+    newest = max(set(full) | {n for n in os.listdir(path("snapshots", box.name)) if n.endswith("-full")})
+    wait_until(lambda: line("snapshots", box.name, newest, "state") == "ready", 20, "the newest is ready")
+    box.out("echo after > /mark; sync")
+    waiter = Child(job.wait)
+    with Events() as events:
+        os.kill(box.qemu(), signal.SIGKILL)
+        events.next(10, kind="state", name=box.name, state="failed")
+        events.next(30, kind="state", name=box.name, state="rolling-back")
+        eq(newest, events.next(60, kind="revived", name=box.name, **{"from": "checkpoint"})["snapshot"], "the checkpoint")
+    eq(boot, box.out("cat /proc/sys/kernel/random/boot_id"), "boot id: it did not boot")
+    eq("before", box.out("cat /mark"), "its disk is the checkpoint's")
+    eq(line("snapshots", box.name, newest, "head"), box.get("origin"), "origin")
+    has(newest, box.get("error"), "error says what happened")
+    kept = [n for n in os.listdir(path("snapshots", box.name)) if "-before-" in n]
+    eq(1, len(kept), "snapshots of what the crash left")
+    eq("after", line("snapshots", box.name, kept[0], "files", "mark"), "the disk as the crash left it")
+    eq("running", job.get("status"), "the job of the checkpoint")
+    count = int(box.out("cat /dev/shm/count"))
+    wait_until(lambda: int(box.out("cat /dev/shm/count")) > count + 3, 20, "the job goes on")
+    waiter.blocked()
+    with Events() as events:
+        os.kill(box.qemu(), signal.SIGKILL)
+        events.next(90, kind="revived", name=box.name, **{"from": "disk"})
+    ne(boot, box.out("cat /proc/sys/kernel/random/boot_id"), "boot id: it booted")
+    eq(("value", "lost"), waiter.answer(10))
+    box.remove()
+
+
+@check(limit=90)
 def killed_while_it_boots():
     box = Box()
     box.verb("kill")
