@@ -3,7 +3,8 @@
 //
 // Theory of operation. curl says which sockets it waits for (watch_socket) and when it wants to be called (set_timer); libuv calls back and
 // curl_multi_socket_action does the work. Exchanges that ended are taken off curl's queue in reap only, which is never inside a call of
-// curl's, so that `done` may start and cancel exchanges.
+// curl's, so that `done` may start and cancel exchanges. Whether an exchange moves is watched here: curl's own low-speed limit looks at a mean of
+// several seconds, in which what the kernel buffered hides a server that stands still.
 #include "hostd/volumed/http.h"
 
 #include <errno.h>
@@ -11,19 +12,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define CONNECT_SECONDS 10u
-#define SLOW_BYTES      1024L
+#define SLOW_BYTES      1024u /* a second */
+#define TICKS           4u    /* looks at what moves, in the time that it may stand still */
 #define BUFFER_BYTES    (512L << 10)
 #define CA_MAX          ((off_t)4 << 20)
 
 struct http {
     uv_loop_t *loop;
     CURLM *multi;
-    uv_timer_t timer;
-    unsigned flight, stall_s, open_polls;
+    uv_timer_t timer, tick;
+    TAILQ_HEAD(, http_job) jobs;
+    unsigned flight, stall_s, open_handles;
     struct curl_blob ca; /* data NULL: the system's */
     bool closing;
     void (*closed)(void *user);
@@ -37,17 +41,19 @@ struct watch {
 };
 
 struct http_job {
+    TAILQ_ENTRY(http_job) link;
     struct http *http;
     struct http_exchange *x;
     CURL *easy;
     uint64_t at; /* of the body */
+    uint64_t moved, moved_at; /* bytes in both directions, when it was last fast enough; loop time in ms */
 };
 
 /* ---- sockets and time ---- */
 
 static void maybe_closed(struct http *h)
 {
-    if (!h->closing || h->open_polls)
+    if (!h->closing || h->open_handles)
         return;
     void (*closed)(void *) = h->closed;
     void *user = h->closed_user;
@@ -58,6 +64,7 @@ static void maybe_closed(struct http *h)
 
 static void job_free(struct http_job *j)
 {
+    TAILQ_REMOVE(&j->http->jobs, j, link);
     curl_multi_remove_handle(j->http->multi, j->easy);
     curl_easy_cleanup(j->easy);
     free(j);
@@ -90,6 +97,46 @@ static void reap(struct http *h)
         job_free(j);
         x->done(x->user);
     }
+}
+
+static bool stands_still(struct http_job *j, uint64_t now)
+{
+    curl_off_t sent = 0, received = 0;
+    curl_easy_getinfo(j->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
+    curl_easy_getinfo(j->easy, CURLINFO_SIZE_DOWNLOAD_T, &received);
+    uint64_t moved = (uint64_t)sent + (uint64_t)received, elapsed = now - j->moved_at;
+    if (moved - j->moved < SLOW_BYTES * elapsed / 1000)
+        return elapsed >= 1000ull * j->http->stall_s;
+    j->moved = moved;
+    j->moved_at = now;
+    return false;
+}
+
+/* One, since its `done` may change the list. */
+static bool give_up_one(struct http *h)
+{
+    struct http_job *j;
+    TAILQ_FOREACH(j, &h->jobs, link) {
+        if (!stands_still(j, uv_now(h->loop)))
+            continue;
+        struct http_exchange *x = j->x;
+        take_figures(j);
+        snprintf(x->error, sizeof x->error, "less than 1 KiB/s moved for %u s", h->stall_s);
+        x->code = CURLE_OPERATION_TIMEDOUT;
+        job_free(j);
+        x->done(x->user);
+        return true;
+    }
+    return false;
+}
+
+static void ticked(uv_timer_t *t)
+{
+    struct http *h = t->data;
+    while (give_up_one(h))
+        ;
+    if (TAILQ_EMPTY(&h->jobs))
+        uv_timer_stop(t);
 }
 
 static void timer_fired(uv_timer_t *t)
@@ -129,7 +176,7 @@ static void poll_closed(uv_handle_t *handle)
     struct watch *w = handle->data;
     struct http *h = w->http;
     free(w);
-    h->open_polls--;
+    h->open_handles--;
     maybe_closed(h);
 }
 
@@ -143,7 +190,7 @@ static struct watch *watch_create(struct http *h, curl_socket_t fd)
     w->poll.data = w;
     w->http = h;
     w->fd = fd;
-    h->open_polls++;
+    h->open_handles++;
     curl_multi_assign(h->multi, fd, w);
     return w;
 }
@@ -262,8 +309,6 @@ static CURLcode set_connection(struct http_job *j)
     SET(CURLOPT_BUFFERSIZE, BUFFER_BYTES);
     SET(CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
     SET(CURLOPT_CONNECTTIMEOUT, (long)(h->stall_s < CONNECT_SECONDS ? h->stall_s : CONNECT_SECONDS));
-    SET(CURLOPT_LOW_SPEED_LIMIT, SLOW_BYTES);
-    SET(CURLOPT_LOW_SPEED_TIME, (long)h->stall_s);
     SET(CURLOPT_USERAGENT, "spacefs/" SPACE_VERSION);
     if (h->ca.data) {
         SET(CURLOPT_CAPATH, NULL); /* no other authority than that one */
@@ -309,8 +354,13 @@ struct http_job *http_start(struct http *h, struct http_exchange *x)
     j->x = x;
     j->easy = curl_easy_init();
     http_reply_init(&x->reply);
-    if (j->easy && set_connection(j) == CURLE_OK && set_request(j) == CURLE_OK && curl_multi_add_handle(h->multi, j->easy) == CURLM_OK)
+    if (j->easy && set_connection(j) == CURLE_OK && set_request(j) == CURLE_OK && curl_multi_add_handle(h->multi, j->easy) == CURLM_OK) {
+        j->moved_at = uv_now(h->loop);
+        TAILQ_INSERT_TAIL(&h->jobs, j, link);
+        if (!uv_is_active((uv_handle_t *)&h->tick))
+            uv_timer_start(&h->tick, ticked, 1000 * h->stall_s / TICKS, 1000 * h->stall_s / TICKS);
         return j;
+    }
     curl_easy_cleanup(j->easy);
     free(j);
     return NULL;
@@ -357,8 +407,11 @@ struct http *http_create(uv_loop_t *loop, const struct http_options *o, struct e
     h->loop = loop;
     h->flight = o->flight;
     h->stall_s = o->stall_s;
+    TAILQ_INIT(&h->jobs);
     uv_timer_init(loop, &h->timer);
-    h->timer.data = h;
+    uv_timer_init(loop, &h->tick);
+    h->timer.data = h->tick.data = h;
+    h->open_handles = 2;
     curl_multi_setopt(h->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
     curl_multi_setopt(h->multi, CURLMOPT_SOCKETDATA, h);
     curl_multi_setopt(h->multi, CURLMOPT_TIMERFUNCTION, set_timer);
@@ -370,7 +423,7 @@ struct http *http_create(uv_loop_t *loop, const struct http_options *o, struct e
 static void timer_closed(uv_handle_t *handle)
 {
     struct http *h = handle->data;
-    h->closing = true;
+    h->open_handles--;
     maybe_closed(h);
 }
 
@@ -378,6 +431,8 @@ void http_destroy(struct http *h, void (*closed)(void *user), void *user)
 {
     h->closed = closed;
     h->closed_user = user;
+    h->closing = true;
     curl_multi_cleanup(h->multi); /* closes the connections that were kept, and with them their polls */
     uv_close((uv_handle_t *)&h->timer, timer_closed);
+    uv_close((uv_handle_t *)&h->tick, timer_closed);
 }

@@ -27,7 +27,7 @@ static const struct {
     {401, NULL, {S3_FAIL, EACCES, ""}},
     {403, "RequestTimeTooSkewed", {S3_CLOCK, EACCES, "the clocks of this host and of the server differ too much"}},
     {403, "RequestExpired", {S3_CLOCK, EACCES, "the clocks of this host and of the server differ too much"}},
-    {403, "SignatureDoesNotMatch", {S3_FAIL, EACCES, "the secret key in the credentials file is wrong"}},
+    {403, "SignatureDoesNotMatch", {S3_FAIL, EACCES, "the secret key in the credentials file is wrong, or belongs to another access key"}},
     {403, "InvalidAccessKeyId", {S3_FAIL, EACCES, "the server does not know the access key of the credentials file"}},
     {403, "QuotaExceeded", {S3_FAIL, ENOSPC, "raise the quota of the bucket or its user"}},
     {403, NULL, {S3_FAIL, EACCES, "these keys may not do that"}},

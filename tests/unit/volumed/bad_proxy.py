@@ -7,14 +7,12 @@ import http.server
 import threading
 import time
 
-import rgw
-
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>by the proxy</Message></Error>"
 
 
 class Proxy:
-    def __init__(self, port):
-        self.target, self.fault, self.lock = port, lambda *_: None, threading.RLock()
+    def __init__(self, server):
+        self.server_behind, self.target, self.fault, self.lock = server, server.port, lambda *_: None, threading.RLock()
         self.seen, self.active, self.most, self.delay = [], 0, 0, 0.0
         self.released = threading.Event()
         proxy = self
@@ -128,7 +126,7 @@ class Proxy:
         """Without If-None-Match, signed anew: a server that does not know it."""
         path, _, query = h.path.partition("?")
         kept = {k.lower(): v for k, v in h.headers.items() if k.lower() in ("x-amz-meta-space-sha256", "range", "content-type")}
-        status, headers, data = rgw.request(f"127.0.0.1:{self.target}", h.command, path, query, body, kept)
+        status, headers, data = self.server_behind.request(h.command, path, query, body, kept)
         return status, {k: v for k, v in headers.items() if k.lower() not in ("transfer-encoding", "connection")}, data
 
     @staticmethod

@@ -46,7 +46,7 @@ osd objectstore = memstore
 memstore device bytes = 1073741824
 osd fast shutdown = false
 [client.rgw]
-rgw frontends = beast endpoint=127.0.0.1:{port}{tls}
+rgw frontends = beast endpoint=127.0.0.1:{port}{tls} tcp_nodelay=1
 rgw thread pool size = 32
 rgw cache enabled = false
 rgw dns name = s3.localhost
