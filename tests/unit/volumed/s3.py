@@ -14,7 +14,7 @@ import urllib.parse
 from bad_proxy import Proxy
 from objects import TESTS, Backend, holds, run_tests, same, test, wait
 import rgw
-import swift
+import swift_server
 
 PROGRAM = sys.argv[1]
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
@@ -33,8 +33,8 @@ class Context:
     def __init__(self, directory, other):
         self.dir, self.buckets = directory, 0
         self.certificates()
-        self.server = swift.Swift(f"{directory}/swift") if other else rgw.Rgw(f"{directory}/rgw", f"{directory}/server.pem")
-        self.access, self.secret = (swift.USER, swift.SECRET) if other else (rgw.ACCESS, rgw.SECRET)
+        self.server = swift_server.Swift(f"{directory}/swift") if other else rgw.Rgw(f"{directory}/rgw", f"{directory}/server.pem")
+        self.access, self.secret = (swift_server.USER, swift_server.SECRET) if other else (rgw.ACCESS, rgw.SECRET)
         self.conditional = not other
         self.proxy = Proxy(self.server)
         self.keys = self.credentials("good", self.access, self.secret)
