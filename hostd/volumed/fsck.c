@@ -412,7 +412,7 @@ int stat_run(struct store *s, const char *tenant, struct volumed_reply *rep, str
         rc = store_list(s, tenant, OBJECT_PACK, NULL, &packs, &count, e);
     for (size_t i = 0; rc == 0 && i < count; i++)
         rep->stat.stored_bytes += packs[i].size;
-    rep->stat.packs = rc == 0 ? count : 0;
+    rep->stat.packs += rc == 0 ? count : 0;
     if (rc == 0)
         rc = store_list(s, tenant, OBJECT_INDEX, NULL, &indexes, &count, e);
     for (size_t i = 0; rc == 0 && i < count; i++) {

@@ -14,7 +14,7 @@ int gc_run(struct store *s, const char *tenant, struct volumed_reply *rep, struc
 /* One tenant; adds to rep->fsck, writes lines to `out`. 0 also when something is wrong. */
 int fsck_run(struct store *s, const char *tenant, bool read_all, int out, struct volumed_reply *rep, struct err *e);
 
-/* Fills rep->stat. */
+/* Adds to rep->stat. */
 int stat_run(struct store *s, const char *tenant, struct volumed_reply *rep, struct err *e);
 
 /* Lines of VOLUMED_LIST. */

@@ -231,9 +231,14 @@ static int op_fsck(struct job *j)
     return rc;
 }
 
+static int stat_one(struct job *j, const char *tenant, struct err *e)
+{
+    return stat_run(j->server->store, tenant, &j->rep, e);
+}
+
 static int op_stat(struct job *j)
 {
-    return stat_run(j->server->store, j->q.object.tenant, &j->rep, &j->err);
+    return each_tenant(j, stat_one);
 }
 
 static int op_key(struct job *j)
@@ -257,7 +262,7 @@ static const struct op ops[] = {
     [VOLUMED_LIST] = {"list", F_TENANT, 0, 0, 0, op_list},
     [VOLUMED_GC] = {"gc", F_ANY, 0, 0, 0, op_gc},
     [VOLUMED_FSCK] = {"fsck", F_ANY, VOLUMED_READ_ALL, 0, 0, op_fsck},
-    [VOLUMED_STAT] = {"stat", F_TENANT, 0, 0, 0, op_stat},
+    [VOLUMED_STAT] = {"stat", F_ANY, 0, 0, 0, op_stat},
     [VOLUMED_KEY] = {"key", F_TENANT, VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE, 0, 0, op_key},
 };
 

@@ -62,7 +62,7 @@ enum volumed_op {
     /* Checks all that object.tenant has, or all tenants: every reference, with VOLUMED_READ_ALL every chunk. A descriptor (memfd) with a line of text for
      * each thing that is wrong, and for each artifact that it affects. `fsck` of the reply. EBADMSG when there was any. */
     VOLUMED_FSCK,
-    /* `stat` of object.tenant. */
+    /* `stat` of object.tenant, of all tenants together if that is empty. */
     VOLUMED_STAT,
 
     /* The tenant's key. flags: 0, can it be used now (0, EKEYREVOKED, EAGAIN, ENOKEY; ENOENT it has none yet); VOLUMED_KEY_ROTATE wraps it by the wrapping key that

@@ -15,6 +15,7 @@ from guest_vm import Vm  # noqa: E402
 
 import instant
 import snapshots
+import volumes
 from measure import BULK, MIB, RUN, SPACE, job, note, ratio, read, rows, timed, write
 
 
@@ -185,7 +186,7 @@ def root():
 
 
 SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold, "create": instant.creating, "fork": instant.forking,
-            "snapshots": snapshots.snapshots}
+            "snapshots": snapshots.snapshots, "volumes": volumes.volumes}
 
 
 def main():

@@ -13,6 +13,7 @@ import time
 from client import CHUNK, FETCH, FSCK, GC, HAVE, KEY, LIST, READ_ALL, REVOKE, ROTATE, STAT, UPLOAD, VERIFY, DELETE, CANCEL, Daemon, Failed, ident
 
 MIB = 1 << 20
+SPACECTL = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "../../ctl/spacectl") if len(sys.argv) > 1 else None
 
 
 class Sandbox:
@@ -356,6 +357,21 @@ def missing_and_cut_packs_are_named(s):
     s.client.call(VERIFY, "cut", a, flags=READ_ALL)
 
 
+def spacectl_fsck_says_what_is_wrong(s):
+    path = s.file({0: bytes_of(60, MIB)}, MIB)
+    a = ident()
+    s.client.upload("ctl", a, path)
+    run = lambda *more: subprocess.run([SPACECTL, "fsck", "--config", s.daemon.conf, *more], capture_output=True, text=True)
+    good = run("--read-all", "--collect", "--tenant", "ctl")
+    assert good.returncode == 0 and "0 things are wrong" in good.stdout and "1 artifacts of 1.0 MiB" in good.stdout, good
+    (name,) = s.daemon.objects("ctl/packs/")
+    flip(f"{s.daemon.store}/{name}", 200)
+    assert run("--tenant", "ctl").returncode == 0
+    bad = run("--read-all", "--tenant", "ctl")
+    assert bad.returncode == 1 and name in bad.stdout and a.hex() in bad.stdout, bad
+    flip(f"{s.daemon.store}/{name}", 200)
+
+
 def another_tenants_objects_are_of_no_use(s):
     path = s.file({0: bytes_of(18, MIB)}, MIB)
     a = ident()
@@ -501,6 +517,7 @@ TESTS = [
     the_same_chunks_by_many_uploads_at_once,
     a_flipped_bit_is_found_and_named,
     missing_and_cut_packs_are_named,
+    spacectl_fsck_says_what_is_wrong,
     another_tenants_objects_are_of_no_use,
     garbage_goes_and_nothing_else,
     a_pack_that_is_nearly_empty_goes_with_its_last_user,
