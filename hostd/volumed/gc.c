@@ -437,7 +437,9 @@ int gc_run(struct store *s, const char *tenant, struct volumed_reply *rep, struc
     g->store = s;
     g->rep = rep;
     uint64_t packs = rep->gc.deleted_packs, bytes = rep->gc.deleted_bytes;
-    int rc = session_open(s, tenant, 0, &g->session, e);
+    int rc = session_uphold_revocation(s, tenant, e);
+    if (rc == 0)
+        rc = session_open(s, tenant, 0, &g->session, e);
     if (rc == 0) {
         rc = collect(g, e);
         rep->gc.packs -= rep->gc.deleted_packs - packs;

@@ -198,9 +198,11 @@ static int each_tenant(struct job *j, int (*one)(struct job *j, const char *tena
     return rc == -ENOENT ? failed : err_set(&j->err, -rc, "%s", e.msg);
 }
 
+/* Of a tenant whose key is gone nothing can be told apart any more: it stays as it is, and is no failure when all tenants are meant. */
 static int collect_one(struct job *j, const char *tenant, struct err *e)
 {
-    return gc_run(j->server->store, tenant, &j->rep, e);
+    int rc = gc_run(j->server->store, tenant, &j->rep, e);
+    return rc == -EKEYREVOKED && !j->q.object.tenant[0] ? 0 : rc;
 }
 
 static int op_gc(struct job *j)

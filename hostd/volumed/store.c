@@ -85,7 +85,8 @@ static const struct {
     size_t tail; /* bytes of the id that follow the artifact's */
     char between;
 } kinds[] = {
-    [OBJECT_KEY] = {"key", 0, 0},        [OBJECT_PACK] = {"packs/", 8, '/'},  [OBJECT_INDEX] = {"index/", 8, '/'},
+    [OBJECT_KEY] = {"key", 0, 0},        [OBJECT_REVOKED] = {"revoked", 0, 0},
+    [OBJECT_PACK] = {"packs/", 8, '/'},  [OBJECT_INDEX] = {"index/", 8, '/'},
     [OBJECT_MANIFEST] = {"manifests/", 0, 0}, [OBJECT_CLAIM] = {"claims/", 8, '-'}, [OBJECT_CONDEMNED] = {"condemned/", 0, 0},
 };
 
@@ -110,7 +111,7 @@ struct object_id store_id(const uint8_t id[16])
 char *store_name(char *out, const char *tenant, enum object_kind kind, const struct object_id *id)
 {
     size_t at = (size_t)snprintf(out, NAME_SIZE, "%.64s/%s", tenant, kinds[kind].folder);
-    if (kind == OBJECT_KEY)
+    if (kind == OBJECT_KEY || kind == OBJECT_REVOKED)
         return out;
     hex(out + at, id->b, 16);
     at += 32;

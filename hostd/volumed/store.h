@@ -68,8 +68,11 @@ enum session_flags { SESSION_CREATE = 1 /* the tenant's key is made if it has no
 int session_open(struct store *s, const char *tenant, enum session_flags flags, struct session *out, struct err *e);
 void session_close(struct session *x); /* zeroed ones are fine */
 enum session_change { SESSION_LOOK, SESSION_ROTATE, SESSION_REVOKE };
-/* VOLUMED_KEY. `ret_id` has 16 bytes, zeros when the key cannot be used. */
+/* VOLUMED_KEY. `ret_id` has 16 bytes, zeros when the key cannot be used. A rotation that meets a revocation is EKEYREVOKED, and changes nothing. */
 int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, struct err *e);
+/* When the tenant's key was revoked for good on any node: sees to it that the store holds no wrapped key, and this node nothing of the tenant. EKEYREVOKED, 0 when
+ * it was not, or why that cannot be told. Wrapping anew on another node may have brought a key back; so GC asks this, too. */
+int session_uphold_revocation(struct store *s, const char *tenant, struct err *e);
 /* After tenant_key_enter said NULL: the key again, if it may be had. */
 int session_renew(struct session *x, struct err *e);
 /* Keys for work on the loop; no waiting before session_leave. Renews when it must. */
@@ -86,7 +89,7 @@ void store_codec_return(struct store *s, struct chunk_codec *c);
 
 #define NAME_SIZE (BACKEND_NAME_MAX + 1)
 
-enum object_kind { OBJECT_KEY, OBJECT_PACK, OBJECT_INDEX, OBJECT_MANIFEST, OBJECT_CLAIM, OBJECT_CONDEMNED };
+enum object_kind { OBJECT_KEY, OBJECT_REVOKED, OBJECT_PACK, OBJECT_INDEX, OBJECT_MANIFEST, OBJECT_CLAIM, OBJECT_CONDEMNED };
 
 /* `out` has NAME_SIZE bytes. Returns it. Manifests and condemnations use the first 16 bytes of the id only. */
 char *store_name(char *out, const char *tenant, enum object_kind kind, const struct object_id *id);

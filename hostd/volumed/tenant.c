@@ -20,6 +20,8 @@
 #define INDEX_WIDTH 4u    /* index objects read at the same time */
 #define RUNS_MAX    1024u
 
+static void forget_runs(struct store *s, struct tenant *t);
+
 /* ---- tenants ---- */
 
 static struct tenant *tenant_ref(struct store *s, const char *name)
@@ -108,6 +110,8 @@ static int read_key(struct session *x, struct err *e)
         rc = run_keys(x->store, KEYS_OPEN, x->tenant->name, blob, len, &st, e);
     if (rc == 0)
         x->key = st.key;
+    if (rc == -EKEYREVOKED)
+        forget_runs(x->store, x->tenant);
     return rc;
 }
 
@@ -198,11 +202,42 @@ static int put_key(struct store *s, const char *name, const uint8_t *blob, size_
     return backend_run_co(s->co, s->backend, &(struct backend_request){.verb = BACKEND_PUT, .name = name, .iov = &iov, .iov_count = 1}, NULL, e);
 }
 
+/*
+ * A revocation is two objects: a mark, which stays, and in place of the wrapped key one that says so. Who wraps anew at the same time puts a wrapped key
+ * back without knowing; so the mark comes first, and who wraps looks for it afterwards. Should that one die in between, GC looks, too.
+ */
+static int revoke_key(struct store *s, const char *tenant, bool mark, struct err *e)
+{
+    char name[NAME_SIZE];
+    uint8_t blob[KEYS_BLOB_MAX];
+    size_t len;
+    keys_revoked_blob(tenant, blob, &len);
+    int rc = mark ? put_key(s, store_name(name, tenant, OBJECT_REVOKED, NULL), blob, len, e) : 0;
+    if (rc == 0)
+        rc = put_key(s, store_name(name, tenant, OBJECT_KEY, NULL), blob, len, e);
+    keys_forget(s->keys, tenant);
+    struct tenant *t = tenant_ref(s, tenant);
+    forget_runs(s, t);
+    tenant_unref(s, t);
+    return rc;
+}
+
+int session_uphold_revocation(struct store *s, const char *tenant, struct err *e)
+{
+    char name[NAME_SIZE];
+    store_name(name, tenant, OBJECT_REVOKED, NULL);
+    int rc = backend_run_co(s->co, s->backend, &(struct backend_request){.verb = BACKEND_STAT, .name = name}, NULL, e);
+    if (rc == -ENOENT)
+        return 0;
+    if (rc == 0)
+        rc = revoke_key(s, tenant, false, e);
+    return rc < 0 ? rc : err_set(e, EKEYREVOKED, "the key of tenant %s was revoked", tenant);
+}
+
 int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, struct err *e)
 {
     char name[NAME_SIZE];
     AUTO_FREE uint8_t *blob = NULL;
-    uint8_t revoked[KEYS_BLOB_MAX];
     size_t len = 0;
     struct key_step st;
     store_name(name, tenant, OBJECT_KEY, NULL);
@@ -211,12 +246,8 @@ int session_change_key(struct store *s, const char *tenant, enum session_change 
         return err_set(e, ENOENT, "tenant %s has no key yet", tenant);
     if (rc < 0)
         return rc;
-    if (change == SESSION_REVOKE) {
-        keys_revoked_blob(tenant, revoked, &len);
-        rc = put_key(s, name, revoked, len, e);
-        keys_forget(s->keys, tenant);
-        return rc;
-    }
+    if (change == SESSION_REVOKE)
+        return revoke_key(s, tenant, true, e);
     rc = run_keys(s, KEYS_OPEN, tenant, blob, len, &st, e);
     if (rc == 0) {
         memcpy(ret_id, tenant_key_id(st.key), 16);
@@ -226,6 +257,8 @@ int session_change_key(struct store *s, const char *tenant, enum session_change 
         rc = run_keys(s, KEYS_WRAP, tenant, blob, len, &st, e);
     if (rc == 0 && change == SESSION_ROTATE)
         rc = put_key(s, name, st.blob, st.blob_len, e);
+    if (rc == 0 && change == SESSION_ROTATE)
+        rc = session_uphold_revocation(s, tenant, e);
     return rc;
 }
 
@@ -328,6 +361,58 @@ static void load_runs(void *arg)
 static void next_name(struct tenant *t, char out[32])
 {
     snprintf(out, 32, "%llu.run", (unsigned long long)t->next_run++);
+}
+
+/* What this node knows of a tenant whose key is gone: identities of its chunks. In a coroutine of its own, since whoever found out may be reading them. */
+struct forgetting {
+    struct store *store;
+    struct tenant *tenant;
+};
+
+static void forget_left_runs(void *arg);
+
+static void forget_runs_now(void *arg)
+{
+    struct forgetting f = *(struct forgetting *)arg;
+    struct tenant *t = f.tenant;
+    free(arg);
+    if (task_pool_take(&t->turn) == 0) {
+        while (t->run_count)
+            drop_run(t, t->run_count - 1);
+        if (t->dir < 0)
+            task_thread(f.store->co, forget_left_runs, &f);
+        task_pool_give(&t->turn);
+    }
+    tenant_unref(f.store, t);
+    f.store->background--;
+}
+
+static void forget_runs(struct store *s, struct tenant *t)
+{
+    struct forgetting *f = malloc(sizeof *f);
+    if (!f)
+        abort();
+    *f = (struct forgetting){s, tenant_ref(s, t->name)};
+    s->background++;
+    co_spawn(s->co, forget_runs_now, f);
+}
+
+/* What an earlier process left, and was not read in this one. */
+static void forget_left_runs(void *arg)
+{
+    const struct forgetting *f = arg;
+    int fd = openat(f->store->cache, f->tenant->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (entry->d_name[0] != '.')
+            unlinkat(fd, entry->d_name, 0);
+    closedir(d);
+    unlinkat(f->store->cache, f->tenant->name, AT_REMOVEDIR);
 }
 
 static int compare_listed(const void *a, const void *b)

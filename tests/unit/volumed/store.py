@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chunk store through the real daemon on a directory: store.py SPACE_VOLUMED [TEST...]. As root."""
 import errno
+import glob
 import os
 import random
 import shutil
@@ -52,6 +53,13 @@ def fails(code, fn, *args, **kwargs):
 
 def bytes_of(seed, size):
     return random.Random(seed).randbytes(size)
+
+
+def wait_for(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come in time"
+        time.sleep(0.02)
 
 
 def blocks(path):
@@ -487,6 +495,92 @@ def keys_are_rotated_and_revoked(s):
     fails(revoked, s.client.call, FSCK, "keys")
 
 
+def a_revocation_outlives_a_rotation_at_the_same_time(s):
+    """Another node that wrapped the key anew puts its blob after the revocation's: as a copy that is put back."""
+    path, key, mark = s.file({0: bytes_of(27, MIB)}, MIB), f"{s.daemon.store}/race/key", f"{s.daemon.store}/race/revoked"
+    revoked = errno.EKEYREVOKED
+    s.client.upload("race", ident(), path)
+    shutil.copy2(key, f"{s.daemon.folder}/key")
+    s.client.call(KEY, "race", flags=REVOKE)
+    with open(key, "rb") as f:
+        nothing = f.read()
+    assert os.path.exists(mark)
+    for op, flags in ((GC, 0), (KEY, ROTATE)):
+        shutil.copyfile(f"{s.daemon.folder}/key", key)
+        fails(revoked, s.client.call, op, "race", flags=flags)
+        with open(key, "rb") as f:
+            same_kind = f.read()
+        assert len(same_kind) == len(nothing) and same_kind[12:32] == nothing[12:32], "the wrapped key is there again"
+        fails(revoked, s.client.call, KEY, "race")
+    try:
+        s.client.call(GC)  # of all tenants: one without a key is no failure
+    except Failed as e:
+        assert "race" not in str(e), e  # other tests left tenants that fail
+
+
+def a_key_that_its_owner_takes_away_is_good_for_the_cache_time_and_comes_back(s):
+    """The tenant's own service, two nodes; nothing of the tenant stays on either of them."""
+    keys, path, a = f"{s.daemon.folder}/keys", s.file({0: bytes_of(28, MIB)}, MIB), ident()
+
+    def write(name, text):
+        with open(os.open(f"{keys}/{name}", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+            f.write(text)
+        shutil.chown(f"{keys}/{name}", "nobody")
+
+    write("own.key", "service = file\nkey = mine\nfile = own\ncache = 2\nrevoked = kill\n")
+    write("own", "mine = " + "5a" * 32 + "\n")
+    s.client.upload("own", a, path)
+    s.client.upload("own", ident(), path)  # has read the index
+    assert s.client.call(KEY, "own").policy == 2
+    with Daemon(s.daemon.program, conf="") as other:
+        other.kill()
+        with open(other.conf) as f:
+            text = f.read()
+        with open(other.conf, "w") as f:
+            f.write(text.replace(other.store, s.daemon.store).replace(f"{other.folder}/keys", keys))
+        other.start()
+        client = other.client()
+        client.upload("own", ident(), path)
+        caches = [f"{d.folder}/cache/own" for d in (s.daemon, other)]
+        assert all(glob.glob(f"{c}/*.run") for c in caches)
+        os.rename(f"{keys}/own", f"{keys}/away")
+        end = time.monotonic() + 4
+        for c in (s.client, client):
+            while True:
+                try:
+                    c.download("own", a, s.path())
+                except OSError as e:
+                    assert e.errno == errno.EKEYREVOKED, e
+                    break
+                assert time.monotonic() < end, "readable after the cache's end"
+                time.sleep(0.05)
+            fails(errno.EKEYREVOKED, c.upload, "own", ident(), path)
+        wait_for(lambda: not any(glob.glob(f"{c}/*.run") for c in caches))
+        os.rename(f"{keys}/away", f"{keys}/own")
+        for c in (s.client, client):
+            out = s.path()
+            c.download("own", a, out)
+            same(path, out)
+        s.client.call(KEY, "own", flags=REVOKE)
+        fails(errno.EKEYREVOKED, client.download, "own", a, s.path())
+        client.close()
+
+
+def what_is_under_way_ends_when_the_key_is_revoked(s):
+    path, a = s.file({0: bytes_of(29, 24 * MIB)}, 24 * MIB), ident()
+    s.client.upload("ends", a, path)
+    downs = [s.client.send_download("ends", a, s.path()) for _ in range(12)]
+    s.client.call(KEY, "ends", flags=REVOKE)
+    ended = 0
+    for request in downs:
+        try:
+            s.client.wait(request)
+        except OSError as e:
+            assert e.errno == errno.EKEYREVOKED, e
+            ended += 1
+    assert ended, "twelve downloads of 24 MiB were faster than a revocation"
+
+
 def memory_does_not_grow_with_the_disk(s):
     """Four uploads and three downloads at the same time, the most that work at once."""
     path = s.file({0: bytes_of(22, 48 * MIB)}, 48 * MIB)
@@ -523,6 +617,9 @@ TESTS = [
     a_pack_that_is_nearly_empty_goes_with_its_last_user,
     a_claim_of_a_dead_upload_holds_garbage_for_a_day,
     keys_are_rotated_and_revoked,
+    a_revocation_outlives_a_rotation_at_the_same_time,
+    a_key_that_its_owner_takes_away_is_good_for_the_cache_time_and_comes_back,
+    what_is_under_way_ends_when_the_key_is_revoked,
     memory_does_not_grow_with_the_disk,
 ]
 
