@@ -7,6 +7,7 @@
 #include "guest/helper.h"
 #include "guest/hooks.h"
 #include "guest/identity.h"
+#include "guest/net.h"
 #include "guest/settle.h"
 
 #include <errno.h>
@@ -180,6 +181,7 @@ static int do_load(struct command *c)
         rc = set_machine_id(a, c->load.generation);
     if (rc < 0)
         return rc;
+    net_end_connections();
     end_old_freeze(&a->freezer);
     if (!hooks_maybe())
         return 0;

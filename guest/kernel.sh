@@ -22,7 +22,7 @@ die() {
 }
 
 # Names as in the kernel's source; those that are built in, or that a kernel does not have, are left out.
-wanted=(virtio_pci virtio_blk virtio_console virtio_rng virtio_net ext4 crc32c_generic crc32c-intel pvpanic-mmio pvpanic)
+wanted=(virtio_pci virtio_blk virtio_console virtio_rng virtio_net tcp_diag ext4 crc32c_generic crc32c-intel pvpanic-mmio pvpanic)
 
 [ -x "$daemon" ] || die "$1 is no program"
 

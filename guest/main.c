@@ -232,6 +232,11 @@ int main(void)
     rc = net_start_loopback();
     if (rc < 0)
         log_warn("start the loopback interface: %s", strerror(-rc));
+    rc = net_start_outside();
+    if (rc == 0)
+        rc = net_write_resolver();
+    if (rc < 0)
+        log_warn("set the network up: %s", strerror(-rc));
     power_init(&a->power, &a->loop);
     jobs_init(&a->jobs, &a->loop, &a->root);
     if (watch_signals(a) < 0 || freezer_start(&a->freezer, &a->loop, &a->root) < 0)

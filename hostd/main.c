@@ -7,6 +7,7 @@
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/idle.h"
 #include "hostd/lifecycle/lifecycle.h"
+#include "hostd/lifecycle/net.h"
 #include "hostd/noded_client.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/schedule.h"
@@ -149,6 +150,8 @@ static int run(const char *config_path, struct err *e)
     struct noded_hooks hooks = {noded_event, noded_connected, s};
     if (rc == 0)
         rc = noded_open(s, &hooks, &s->noded, e);
+    if (rc == 0)
+        rc = net_open(s, e);
     if (rc == 0)
         pool_open(s);
     if (rc == 0)

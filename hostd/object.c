@@ -2,6 +2,8 @@
 // Tables of objects, and their rows: see object.h.
 #include "hostd/object.h"
 
+#include "hostd/lifecycle/net.h"
+
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/snapshot/browser.h"
@@ -30,8 +32,10 @@ struct sandbox *sandbox_ref(struct sandbox *sb)
 
 void sandbox_unref(struct sandbox *sb)
 {
-    if (sb && --sb->refs == 0)
+    if (sb && --sb->refs == 0) {
+        net_forget(sb);
         free(sb);
+    }
 }
 
 struct sandbox *sandbox_by_id(const struct space *s, uint64_t id)

@@ -107,6 +107,7 @@ struct sandbox {
         uint64_t work;           /* of jobs, at the last checkpoint */
     } keep;                      /* snapshot/schedule.c */
     struct accounting account;
+    struct net_memory *net;  /* what space-netd told of it: lifecycle/net.c */
     uint32_t vm_event;       /* how its machine ended, enum noded_vm_event; 0 while it runs */
     int64_t revived[3];      /* when it was brought back after a crash, the last times */
     struct sandbox_stats stats;

@@ -18,6 +18,7 @@ struct events;
 struct failures;
 struct pool;
 struct machine;
+struct net;
 struct prepared;
 struct wish;
 struct frozen_job;
@@ -49,6 +50,7 @@ struct space {
     uint64_t pool_memory;      /* of machines that are no sandbox's */
     uint32_t operations;       /* of sandboxes, under way */
     uint32_t urgent;           /* of those, such as somebody waits for */
+    struct net *net;           /* connection to space-netd: lifecycle/net.c */
     struct pool *pool;         /* hostd/pool, with the following */
     struct machine *machines;
     struct prepared *prepared; /* templates' heads with memory */

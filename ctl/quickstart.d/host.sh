@@ -43,7 +43,7 @@ install_programs() {
 		mkdir -p "$BIN"
 		install -C -m 0755 "$BUILD"/ctl/spacectl "$BUILD"/hostd/space-hostd "$BUILD"/hostd/noded/space-noded \
 			"$BUILD"/hostd/noded/space-qemu-ram.so "$BUILD"/spacefs/spacefs "$BUILD"/ctl/space-reaper \
-			"$BUILD"/hostd/browse/space-browse "$BUILD"/hostd/browse/space-browsed \
+			"$BUILD"/hostd/netd/space-netd "$BUILD"/hostd/browse/space-browse "$BUILD"/hostd/browse/space-browsed \
 			"$BUILD"/hostd/volumed/space-volumed "$BIN"
 		note "in $BIN"
 	fi
@@ -55,6 +55,8 @@ prepare_users() {
 		adduser --system --ingroup space --home /nonexistent --no-create-home --disabled-login space
 	getent passwd space-vol >/dev/null ||
 		adduser --system --group --home /nonexistent --no-create-home --disabled-login space-vol
+	getent passwd space-net >/dev/null ||
+		adduser --system --group --home /nonexistent --no-create-home --disabled-login space-net
 	if [ -z "$INSTANCE" ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
 		id -nG "$SUDO_USER" | tr ' ' '\n' | grep -qx space || adduser "$SUDO_USER" space
 		note "user and group space; $SUDO_USER is in the group"

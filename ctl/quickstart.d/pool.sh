@@ -130,6 +130,7 @@ configure() {
 			echo "store_cache = $VOLUMES"
 			echo "keys = $KEYS"
 			echo "uid_base = $UID_BASE"
+			echo "egress = $INSTANCE/egress"
 			echo "memory = 128M"
 		fi
 	} >"$CONF.new"

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # The daemons: units under systemd, else runit's runsvdir with a service and a log each. Either restarts what dies.
 
-SERVICES="noded browsed volumed hostd spacefs" # in the order of their start
+SERVICES="noded netd browsed volumed hostd spacefs" # in the order of their start
 
 service_program() {
 	case $1 in
@@ -92,7 +92,7 @@ restart_if_outdated() {
 
 start_systemd() {
 	local unit units=
-	for unit in space-noded space-browsed space-volumed space-hostd spacefs; do
+	for unit in space-noded space-netd space-browsed space-volumed space-hostd spacefs; do
 		install -m 0644 "$SOURCE/ctl/systemd/$unit.service" /etc/systemd/system/
 		units="$units $unit.service"
 	done
@@ -129,6 +129,7 @@ ready() {
 start_daemons() {
 	"start_$SUPERVISOR"
 	ready 30 noded test -S "$RUN/noded.sock"
+	ready 30 netd test -S "$RUN/netd.sock"
 	ready 30 browsed test -S "$RUN/browsed.sock"
 	ready 30 volumed test -S "$RUN/volumed.sock"
 	ready 60 hostd test -S "$RUN/hostd.sock"
@@ -158,7 +159,7 @@ stop_sandboxes() {
 stop_runit() {
 	local name pid
 	pid=$(runsvdir_pid) || return 0
-	for name in spacefs hostd volumed browsed noded; do
+	for name in spacefs hostd volumed browsed netd noded; do
 		[ ! -d "$SV/$name/supervise" ] || sv -w 10 force-stop "$SV/$name" || true
 	done
 	kill -HUP "$pid" # it ends its runsv processes, which end the logs
@@ -171,7 +172,7 @@ gone() {
 }
 
 stop_systemd() {
-	systemctl disable --now spacefs.service space-hostd.service space-volumed.service space-browsed.service space-noded.service
+	systemctl disable --now spacefs.service space-hostd.service space-volumed.service space-browsed.service space-netd.service space-noded.service
 }
 
 unmounted() {

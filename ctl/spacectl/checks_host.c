@@ -201,6 +201,7 @@ const struct check checks[] = {
     {"guest", check_guest},
     {"fuse", check_fuse},
     {"space-noded", check_noded},
+    {"space-netd", check_netd},
     {"space-browsed", check_browsed},
     {"space-volumed", check_volumed},
     {"space-hostd", check_hostd},

@@ -12,6 +12,7 @@
 struct db;
 
 #define IDLE_TEXT_MAX 129
+#define EGRESS_TEXT_MAX 16385
 
 /* Columns: INT(name) is an int64_t, TEXT(name, size) a NUL-ended array. The first is the primary key `id`. */
 /* What the object holds of its own (snapshot/account.h); delta -1: not measured yet. */
@@ -22,7 +23,7 @@ struct db;
     INT(owner) INT(gid) INT(mode) INT(created) INT(changed) INT(state) INT(desired) INT(object)    \
     INT(next_object) INT(generation) INT(memory) INT(vcpus) INT(disk) INT(wake_manual) INT(slot)   \
     INT(touched) INT(running_since) INT(base_kind) INT(base) DB_ACCOUNT_COLUMNS(INT) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
-    TEXT(labels, 4097) TEXT(idle, IDLE_TEXT_MAX) TEXT(keep, 512) TEXT(error, ERR_MAX)
+    TEXT(labels, 4097) TEXT(idle, IDLE_TEXT_MAX) TEXT(keep, 512) TEXT(egress, EGRESS_TEXT_MAX) TEXT(error, ERR_MAX)
 
 #define DB_TEMPLATE_COLUMNS(INT, TEXT)                                                             \
     INT(id) INT(owner) INT(gid) INT(created) INT(state) INT(size) INT(deleted) DB_ACCOUNT_COLUMNS(INT) TEXT(name, 65)      \

@@ -86,6 +86,7 @@ static const char *const migrations[] = {
     "ALTER TABLE sandboxes ADD COLUMN keep TEXT NOT NULL DEFAULT ''; ALTER TABLE snapshots ADD COLUMN taken INTEGER;",
     ACCOUNTED("sandboxes") ACCOUNTED("snapshots") ACCOUNTED("templates"),
     "ALTER TABLE snapshots ADD COLUMN generation INTEGER NOT NULL DEFAULT -1;", /* of its sandbox; -1: not known */
+    "ALTER TABLE sandboxes ADD COLUMN egress TEXT NOT NULL DEFAULT '';",
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
 

@@ -13,6 +13,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
+#include "hostd/lifecycle/net.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
 #include "hostd/snapshot/account.h"
@@ -350,6 +351,7 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
                ",\"machine\":\"%s\",\"load_usec\":%" PRIu64 ",\"hello_usec\":%" PRIu64 ",\"identity_usec\":%" PRIu64, m->from, m->load_nsec / 1000,
                m->hello_nsec / 1000, (uv_hrtime() - began) / 1000);
     struct machine *before = machine_give(m, sb);
+    net_settle(sb);
     bool grow = sb->row.disk > disk;
     if (!grow)
         sb->row.disk = disk;

@@ -5,6 +5,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
+#include "hostd/lifecycle/net.h"
 #include "hostd/noded_client.h"
 
 #include <errno.h>
@@ -31,6 +32,7 @@ static void guest_lost(void *user, int code, const char *why)
     struct sandbox *sb = user;
     guest_close(sb->guest);
     sb->guest = NULL;
+    net_kick(sb->space);
     jobs_detach(sb);
     wait_done_all(&sb->vm_gone, 0, NULL);
     struct op *op = op_new(OP_VM_LOST);
@@ -88,6 +90,7 @@ int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
     int rc = guest_connect(sb->space, (uint64_t)sb->row.object, &hooks, fresh ? BOOT_MSEC : RECONNECT_MSEC, &sb->guest, e);
     if (rc < 0)
         return rc;
+    net_settle(sb);
     if (fresh)
         return vm_introduce(sb->guest, sb->row.name, e);
     rc = guest_ctl(sb->guest, 10000, "clock %" PRId64, space_now());
@@ -137,6 +140,7 @@ int vm_kill(struct sandbox *sb, struct err *e)
 {
     guest_close(sb->guest);
     sb->guest = NULL;
+    net_kick(sb->space);
     jobs_lost(sb);
     int rc = 0;
     if (sb->row.object) {

@@ -22,6 +22,7 @@
 // comes next.
 #include "hostd/noded/domain_xml.h"
 
+#include "hostd/noded/net_wire.h"
 #include "hostd/noded/ram_wire.h"
 
 #include <stdio.h>
@@ -128,6 +129,20 @@ static void put_rest(FILE *f)
           f);
 }
 
+/*
+ * libvirt knows nothing of it: the tap is in a namespace that this QEMU was given by us (qemu_ram.c).
+ * No option ROM, which only costs start time; one queue and few vectors, since the other end is one
+ * process that reads from another one.
+ */
+static void put_network(FILE *f)
+{
+    fprintf(f,
+            "<qemu:arg value='-netdev'/><qemu:arg value='tap,id=net0,fd=%d'/>"
+            "<qemu:arg value='-device'/><qemu:arg value='virtio-net-pci,netdev=net0,id=nic0,mac=%s,"
+            "bus=pcie.0,addr=0x5,romfile='/>\n",
+            NET_QEMU_TAP, NET_GUEST_MAC);
+}
+
 /* Two backends cannot be one memory: the later -machine wins. */
 static void put_memory(FILE *f, const struct domain_spec *spec)
 {
@@ -136,6 +151,8 @@ static void put_memory(FILE *f, const struct domain_spec *spec)
             "value='memory-backend-file,id=ram0,size=%llu,mem-path=" RAM_PLACEHOLDER
             ",share=on'/><qemu:arg value='-machine'/><qemu:arg value='memory-backend=ram0'/>\n",
             (unsigned long long)spec->memory);
+    if (spec->disk)
+        put_network(f);
     if (!spec->kernel)
         fputs("<qemu:arg value='-incoming'/><qemu:arg value='defer'/>\n", f);
     put(f, "<qemu:env name='LD_PRELOAD' value='", spec->library, "'/>");

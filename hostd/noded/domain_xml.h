@@ -12,14 +12,14 @@
  * changes the devices below changes DOMAIN_DEVICES, too. */
 #define DOMAIN_MACHINE "pc-q35-7.2"
 #define DOMAIN_CPU     "Nehalem"
-#define DOMAIN_DEVICES "1 blk:2 serial:3 rng:4 genid pvpanic"
+#define DOMAIN_DEVICES "2 blk:2 serial:3 rng:4 net:5 genid pvpanic"
 
 struct domain_spec {
     const char *name;            /* of the domain */
     const char *kernel, *initrd; /* NULL: it waits for a state to load */
     const char *library;         /* qemu_ram.c */
     const char *ram_socket;      /* where that asks for the guest's memory */
-    const char *disk;            /* NULL: none */
+    const char *disk;            /* NULL: none, and no network either */
     const char *socket[2];       /* space.0 and space.1 */
     uint64_t memory;             /* bytes */
     uint32_t vcpus;

@@ -14,6 +14,7 @@
 #include "hostd/noded/head.h"
 #include "hostd/noded/isolate.h"
 #include "hostd/noded/memory.h"
+#include "hostd/noded/net.h"
 #include "hostd/noded/node.h"
 #include "hostd/noded/pool.h"
 #include "hostd/noded/queue.h"
@@ -222,6 +223,8 @@ static int run(const char *config, struct err *e)
     if (!d->node.heads)
         return err_set(e, ENOMEM, "start: out of memory");
     rc = memory_open(d->node.config.uid_base, d->node.config.uid_count, &d->node.memory, e);
+    if (rc == 0)
+        rc = net_open(&d->node.net, e);
     if (rc < 0)
         return rc;
     uv_loop_init(&d->loop);

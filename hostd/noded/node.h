@@ -12,6 +12,7 @@
 struct channels;
 struct heads;
 struct memory;
+struct net;
 struct pool;
 struct ramfds;
 struct slots;
@@ -27,6 +28,7 @@ struct node {
     struct channels *channels;
     struct heads *heads;
     struct memory *memory;
+    struct net *net;
     struct ramfds *ramfds;
     struct slots *slots;
     struct vms *vms;

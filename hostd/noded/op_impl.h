@@ -12,6 +12,7 @@ op_run op_vm_start, op_vm_kill, op_vm_pause, op_vm_resume, op_vm_stats, op_vm_li
 op_run op_vm_interrupt, op_vm_reap;
 op_run op_vm_capture, op_vm_load; /* op_head.c */
 op_run op_file_compare;           /* op_extents.c */
+op_run op_net_socket;             /* op_net.c */
 
 struct head;
 

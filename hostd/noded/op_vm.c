@@ -18,6 +18,7 @@
 #include "hostd/noded/head.h"
 #include "hostd/noded/memfd.h"
 #include "hostd/noded/memory.h"
+#include "hostd/noded/net.h"
 #include "hostd/noded/pool.h"
 #include "hostd/noded/ramfd.h"
 #include "hostd/noded/record.h"
@@ -210,13 +211,13 @@ static int create_domain(struct node *n, const struct noded_request *q, const st
     return vms_start(n->vms, q->id, xml, memory_limit(n, q), waits, e);
 }
 
-/* Starts QEMU with the memory `fd`; *ret is where it is. */
-static int start_domain(struct node *n, const struct noded_request *q, int fd,
-                        struct memory_target *ret, struct err *e)
+/* Starts QEMU with what it is given; *ret is where its memory is. */
+static int start_domain(struct node *n, const struct noded_request *q,
+                        const struct ramfd_gifts *gifts, struct memory_target *ret, struct err *e)
 {
     struct ramfd *ram = NULL;
     *ret = (struct memory_target){.uid = n->config.uid_base + q->slot, .length = q->memory};
-    int rc = ramfd_start(n->ramfds, q->id, ret->uid, fd, q->memory, &ram, e);
+    int rc = ramfd_start(n->ramfds, q->id, ret->uid, gifts, q->memory, &ram, e);
     if (rc < 0)
         return rc;
     rc = create_domain(n, q, ram, e);
@@ -232,6 +233,8 @@ static int start_domain(struct node *n, const struct noded_request *q, int fd,
 static int start(struct node *n, const struct noded_request *q, const struct head *h, struct err *e)
 {
     AUTO_CLOSE int ram = -1;
+    AUTO_CLOSE int tap = -1;
+    AUTO_CLOSE int net = -1;
     bool waits = q->flags & NODED_INCOMING;
     struct record r = {.version = RECORD_VERSION,
                        .phase = waits ? RECORD_WAITS : RECORD_RUNS,
@@ -242,8 +245,10 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
         vms_expect(n->vms, q->id, 1, 0);
     }
     int rc = find_ram(n, q, h, &ram, e);
+    if (rc == 0 && !(q->flags & NODED_PROBE))
+        rc = net_create(n->net, &tap, &net, &r.net, e);
     if (rc == 0)
-        rc = start_domain(n, q, ram, &r.target, e);
+        rc = start_domain(n, q, &(struct ramfd_gifts){ram, tap, net}, &r.target, e);
     if (rc == 0 && waits)
         rc = op_head_prepare(n, q->id, e);
     if (rc == 0)
@@ -254,7 +259,7 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
 }
 
 /* Runs QEMU under a uid that is nobody else's, with one disk, two sockets and a kernel from fixed
- * places, memory that is nobody else's to write, and no network. */
+ places, memory that is nobody else's to write, and a network without a way out. */
 int op_vm_start(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
                 struct err *e)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library that is preloaded into each QEMU: its guest's memory becomes a private mapping of a
-// file that QEMU can only read.
+// file that QEMU can only read, and its tap a descriptor that it was given.
 //
 // Theory of operation. QEMU is told that its memory is a shared mapping of RAM_PLACEHOLDER. With
 // the migration capability x-ignore-shared it then leaves that memory out of the device state that
@@ -15,6 +15,7 @@
 //
 // Whatever fails here ends QEMU with a line in its log: it must not go on with memory of another
 // kind. Runs inside libvirt's sandbox of QEMU, in its only thread at that time.
+#include "hostd/noded/net_wire.h"
 #include "hostd/noded/ram_wire.h"
 
 #include <dlfcn.h>
@@ -43,7 +44,8 @@ EXPORT void *space_mmap64(void *at, size_t length, int prot, int flags, int fd,
                           off_t offset) __asm__("mmap64");
 EXPORT int space_fallocate(int fd, int mode, off_t offset, off_t length) __asm__("fallocate64");
 
-static int ram = -1;    /* the descriptor */
+static int ram = -1;    /* the descriptor, */
+static bool opened;     /* which QEMU has now */
 static int noded = -1;  /* the connection, until it was mapped */
 static uint64_t length; /* bytes of memory */
 
@@ -67,12 +69,20 @@ static void connect_noded(void)
         give_up(path);
 }
 
-static int receive_ram(void)
+/* To where QEMU's command line says that it is, which also makes it stay open. */
+static void place(int fd, int at)
+{
+    if (dup2(fd, at) < 0)
+        give_up("put the guest's network in its place");
+    close(fd);
+}
+
+static int receive_gifts(void)
 {
     struct ram_offer offer;
     union {
         struct cmsghdr head;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(RAM_WIRE_FDS * sizeof(int))];
     } control;
     struct iovec iov = {&offer, sizeof offer};
     struct msghdr msg = {.msg_iov = &iov,
@@ -85,17 +95,14 @@ static int receive_ram(void)
         errno = EPROTO;
     if (!c || c->cmsg_type != SCM_RIGHTS || offer.version != RAM_WIRE_VERSION)
         give_up("receive the guest's memory from space-noded");
-    int fd;
-    memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    int fds[RAM_WIRE_FDS] = {-1, -1, -1};
+    memcpy(fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
     length = offer.length;
-    return fd;
-}
-
-static int open_ram(void)
-{
-    connect_noded();
-    ram = receive_ram();
-    return ram;
+    if (fds[1] >= 0) {
+        place(fds[1], NET_QEMU_TAP);
+        place(fds[2], NET_QEMU_NS);
+    }
+    return fds[0];
 }
 
 static void tell_mapped(void *at)
@@ -113,8 +120,10 @@ static void tell_mapped(void *at)
 static int open_any(const char *path, int flags, mode_t mode)
 {
     static int (*next)(const char *, int, ...);
-    if (strcmp(path, RAM_PLACEHOLDER) == 0 && ram < 0)
-        return open_ram();
+    if (strcmp(path, RAM_PLACEHOLDER) == 0 && ram >= 0 && !opened) {
+        opened = true;
+        return ram;
+    }
     if (!next)
         next = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open64");
     return next(path, flags, mode);
@@ -186,4 +195,6 @@ __attribute__((constructor)) static void start(void)
 {
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     unsetenv("LD_PRELOAD");
+    connect_noded(); /* QEMU opens its network before its memory */
+    ram = receive_gifts();
 }

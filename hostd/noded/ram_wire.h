@@ -2,14 +2,16 @@
 // What space-noded and the library inside QEMU (qemu_ram.c) say to each other while a QEMU starts.
 //
 // The library connects to a SOCK_SEQPACKET socket; noded, once it knows the peer's uid, sends one
-// struct ram_offer with the descriptor (SCM_RIGHTS); the library maps it and sends one struct
+// struct ram_offer with the descriptors (SCM_RIGHTS): the memory, and, but for a QEMU without a
+// network, its tap and its network namespace; the library maps the memory and sends one struct
 // ram_mapped; the connection ends. Both come from one build.
 #ifndef SPACE_NODED_RAM_WIRE_H
 #define SPACE_NODED_RAM_WIRE_H
 
 #include <stdint.h>
 
-#define RAM_WIRE_VERSION 1u
+#define RAM_WIRE_VERSION 2u
+#define RAM_WIRE_FDS     3
 
 /* The environment of QEMU: the path of the socket. */
 #define RAM_SOCKET_ENV "SPACE_RAM_SOCKET"

@@ -34,7 +34,8 @@ struct ramfd {
     const struct ramfds *all;
     char name[13];
     pthread_t thread;
-    int listener, wake[2], fd;
+    int listener, wake[2];
+    struct ramfd_gifts gifts;
     uid_t uid;
     uint64_t length;
     /* The thread's, until it has ended. */
@@ -91,18 +92,20 @@ static bool send_ram(const struct ramfd *f, int conn)
     struct ram_offer offer = {.version = RAM_WIRE_VERSION, .length = f->length};
     union {
         struct cmsghdr head;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(RAM_WIRE_FDS * sizeof(int))];
     } control = {0};
+    const int fds[RAM_WIRE_FDS] = {f->gifts.ram, f->gifts.tap, f->gifts.net};
+    size_t size = (f->gifts.tap < 0 ? 1 : RAM_WIRE_FDS) * sizeof(int);
     struct iovec iov = {&offer, sizeof offer};
     struct msghdr msg = {.msg_iov = &iov,
                          .msg_iovlen = 1,
                          .msg_control = &control,
-                         .msg_controllen = sizeof control};
+                         .msg_controllen = CMSG_SPACE(size)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &f->fd, sizeof(int));
+    c->cmsg_len = CMSG_LEN(size);
+    memcpy(CMSG_DATA(c), fds, size);
     return sendmsg(conn, &msg, MSG_NOSIGNAL) == (ssize_t)sizeof offer;
 }
 
@@ -163,14 +166,14 @@ static void drop(struct ramfd *f)
     free(f);
 }
 
-int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, int fd, uint64_t length,
-                struct ramfd **out, struct err *e)
+int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ramfd_gifts *gifts,
+                uint64_t length, struct ramfd **out, struct err *e)
 {
     struct ramfd *f = calloc(1, sizeof *f);
     if (!f)
         return err_set(e, ENOMEM, "start sandbox %012llx: out of memory", (unsigned long long)id);
     *f = (struct ramfd){
-        .all = r, .listener = -1, .wake = {-1, -1}, .fd = fd, .uid = uid, .length = length};
+        .all = r, .listener = -1, .wake = {-1, -1}, .gifts = *gifts, .uid = uid, .length = length};
     snprintf(f->name, sizeof f->name, "%012llx", (unsigned long long)(id & 0xffffffffffffull));
     f->listener = listen_there(f);
     int rc = f->listener < 0 || pipe2(f->wake, O_CLOEXEC) < 0

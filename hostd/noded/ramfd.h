@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands a QEMU that starts the descriptor of its guest's memory, and learns where it mapped it.
+// Hands a QEMU that starts the descriptors of its guest's memory and network, and learns where it
+// mapped the memory.
 //
 // The file is root's and nobody else may open it. The library in QEMU (qemu_ram.c) connects to
 // RUN/ram/ID, which belongs to the virtual machine's uid, and gets a read-only descriptor. The
@@ -19,10 +20,16 @@ struct ramfd;
 /* Makes RUN/ram in the directory `run_fd`, whose path is `run`, and removes what is in it. */
 int ramfds_open(int run_fd, const char *run, struct ramfds **out, struct err *e);
 
-/* Waits, on a thread of its own, for the QEMU of sandbox `id`, and gives it `fd` (read-only; stays
- * the caller's, until ramfd_finish). */
-int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, int fd, uint64_t length,
-                struct ramfd **out, struct err *e);
+/* What a QEMU is given: its guest's memory (read-only), its tap and its network namespace (both -1:
+ * no network). */
+struct ramfd_gifts {
+    int ram, tap, net;
+};
+
+/* Waits, on a thread of its own, for the QEMU of sandbox `id`, and gives it `gifts` (they stay the
+ * caller's, until ramfd_finish). */
+int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ramfd_gifts *gifts,
+                uint64_t length, struct ramfd **out, struct err *e);
 /* The socket's path. */
 void ramfd_path(const struct ramfd *f, char out[PATH_MAX]);
 

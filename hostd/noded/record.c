@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #define NEW_NAME CHANNEL_RECORD ".new"
@@ -29,9 +30,14 @@ int record_read(const struct channels *c, uint64_t id, struct record *out, struc
     AUTO_CLOSE int dir = channels_dir(c, id);
     AUTO_CLOSE int fd =
         dir < 0 ? -1 : openat(dir, CHANNEL_RECORD, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 && read(fd, out, sizeof *out) == (ssize_t)sizeof *out &&
-        out->version == RECORD_VERSION)
+    *out = (struct record){0};
+    ssize_t size = fd < 0 ? -1 : read(fd, out, sizeof *out);
+    if (size == (ssize_t)sizeof *out && out->version == RECORD_VERSION)
         return 0;
+    if (size == (ssize_t)offsetof(struct record, net) && out->version == RECORD_WITHOUT_NET) {
+        out->version = RECORD_VERSION; /* it started before there were networks */
+        return 0;
+    }
     return err_set(e, ENOENT,
                    "sandbox %012llx has no virtual machine that this space-noded started: stop it "
                    "and start it again",

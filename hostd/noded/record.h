@@ -26,9 +26,11 @@ struct record {
     uint32_t unused;
     struct head_id base; /* of its memory; all zero: it booted on empty memory */
     struct memory_target target;
+    uint64_t net; /* number of its network namespace; 0: none */
 };
 
-#define RECORD_VERSION 2u
+#define RECORD_VERSION     3u
+#define RECORD_WITHOUT_NET 2u /* an earlier one, without `net` */
 
 /* Replaces what was there. */
 int record_write(const struct channels *c, uint64_t id, const struct record *r, struct err *e);

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/lifecycle.h"
+#include "hostd/lifecycle/net.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
 
@@ -79,6 +80,7 @@ void machine_discard(struct machine *m)
     if (!m || m->state == MACHINE_ENDING)
         return;
     m->state = MACHINE_ENDING;
+    net_kick(m->space);
     m->space->pool_memory -= m->base.memory; /* its uid follows when QEMU has ended */
     guest_close(m->guest);
     m->guest = NULL;
@@ -113,6 +115,8 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
         machine_discard(m);
         return rc;
     }
+    m->started = true;
+    net_kick(s);
     *out = m;
     return 0;
 }

@@ -44,6 +44,7 @@ struct machine {
     uint32_t slot;        /* uid slot */
     struct guest *guest;  /* once loaded */
     uint64_t disk;        /* bytes, of what is loaded */
+    bool started;         /* its QEMU runs: it has a network */
     bool lost;            /* its QEMU or channel ended */
     const char *from;     /* "ready", "slot" or "new": where it came from, */
     uint64_t load_nsec, hello_nsec; /* and how long its load took, and its agent's first answer */

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/idle.h"
+#include "hostd/lifecycle/net.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/snapshot/schedule.h"
@@ -293,6 +294,9 @@ static void read_stats(struct tree_fid *f, struct text *t)
     int64_t delta = account_of_sandbox(sb);
     text_add(t, "cpu_usec %" PRIu64 "\nmemory_bytes %" PRIu64 "\ndisk_bytes %" PRId64 "\njobs %u\nloads %" PRId64 "\nidle_sec %" PRIu64 "\nacceleration %s\n", st->cpu_nsec / 1000,
              st->rss_bytes, sb->row.disk, sb->job_count, sb->row.generation, idle_seconds(sb), sb->space->accel == 2 ? "kvm" : "tcg");
+    struct net_sums net = net_sums(sb);
+    text_add(t, "net_tx_bytes %" PRIu64 "\nnet_rx_bytes %" PRIu64 "\nnet_open %" PRIu64 "\nnet_allowed %" PRIu64 "\nnet_denied %" PRIu64 "\nnet_names %" PRIu64 "\nnet_names_denied %" PRIu64 "\n",
+             net.sent, net.received, net.open, net.allowed, net.denied, net.names, net.names_denied);
     if (delta >= 0)
         text_add(t, "disk_delta_bytes %" PRId64 "\n", delta);
     if (!sb->guest)
@@ -504,6 +508,61 @@ static void write_keep(struct p9_request *r, struct tree_fid *f, char *value, si
         finish_set(r, f, schedule_set(f->node.sandbox, value, &e), &e);
 }
 
+static void read_egress(struct tree_fid *f, struct text *t)
+{
+    const char *s = row_of(f)->egress;
+    text_add(t, "%s%s", s, s[0] && s[strlen(s) - 1] != '\n' ? "\n" : "");
+}
+
+/* The write ends when connections that it does not allow are cut. */
+static void write_egress(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct sandbox *sb = f->node.sandbox;
+    struct err e = {0};
+    if (!may_write(r, f))
+        return;
+    int rc = len < EGRESS_TEXT_MAX ? net_check(value, &e) : err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
+    if (rc == 0) {
+        str_copy(sb->row.egress, sizeof sb->row.egress, value);
+        rc = sandbox_save(sb, &e);
+    }
+    if (rc < 0 || sb->copy == COPY_HELD || !sb->guest) {
+        finish_set(r, f, rc, &e);
+        return;
+    }
+    struct waiter *w = pending_write(r, f);
+    if (w)
+        net_apply(sb->space, w);
+    else
+        net_kick(sb->space);
+}
+
+static void add_decision(void *user, const char *line)
+{
+    text_add(user, "%s\n", line);
+}
+
+static void read_net(struct tree_fid *f, struct text *t)
+{
+    net_lines(f->node.sandbox, add_decision, t);
+}
+
+/* Asks instead: what is read from this descriptor then is the answer. */
+static void write_net(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    char answer[512];
+    (void)len;
+    int rc = net_explain(f->node.sandbox, value, answer, sizeof answer, &e);
+    if (rc < 0) {
+        fail(r, f, rc, &e);
+        return;
+    }
+    f->open->text.len = 0;
+    text_add(&f->open->text, "%s\n", answer);
+    reply_write(r);
+}
+
 const struct attr sandbox_attrs[] = {
     {"id", 0444, 0, read_id, NULL, "12 hex digits; never reused."},
     {"origin", 0444, 0, read_origin, NULL, "The ref it was last loaded from."},
@@ -517,6 +576,8 @@ const struct attr sandbox_attrs[] = {
     {"keep", 0644, ATTR_ACCUMULATE, read_keep, write_keep, "Automatic snapshots: `none`, `default`, or lines such as `disk every 5m for 1h`, `full every 1h for 1d`."},
     {"idle", 0644, ATTR_ACCUMULATE, read_idle, write_idle, "never, or lines such as `pause 5m`, `stop 1d`, `destroy 30d`: what happens when nobody uses it so long."},
     {"wake", 0644, 0, read_wake, write_wake, "auto: touching root/ or starting a job resumes a paused sandbox; manual: EAGAIN."},
+    {"egress", 0644, ATTR_ACCUMULATE, read_egress, write_egress, "What it may reach: rules such as `allow tcp example.org:443`, `allow tcp @pypi`; empty: nothing."},
+    {"net", 0666, 0, read_net, write_net, "Recent decisions on its connections; write HOST:PORT, then read from the start of the same descriptor: what would be decided."},
     {"stats", 0444, 0, read_stats, NULL, "key value lines."},
     {"error", 0444, 0, read_sandbox_error, NULL, "The last error in full: what was tried, on what, why, what to do."},
     {"head", 0644, 0, read_head, write_head, "Its ref; write another ref to move the sandbox to that state."},

@@ -5,6 +5,7 @@
 #include "9p/seek.h"
 #include "base/str.h"
 #include "hostd/noded_client.h"
+#include "hostd/lifecycle/net.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/tree/tree.h"
@@ -86,6 +87,10 @@ static void on_close(struct tree_fid *f)
     else if (!strcmp(a->name, "labels") && (f->caller->uid == 0 || !strstr(f->node.sandbox->row.labels, "admin."))) {
         f->node.sandbox->row.labels[0] = 0;
         sandbox_save(f->node.sandbox, &e);
+    } else if (!strcmp(a->name, "egress")) {
+        f->node.sandbox->row.egress[0] = 0;
+        sandbox_save(f->node.sandbox, &e);
+        net_kick(f->session->space);
     } else if (!strcmp(a->name, "idle")) {
         f->node.sandbox->row.idle[0] = 0;
         sandbox_save(f->node.sandbox, &e);

@@ -21,6 +21,9 @@ struct config {
     char guest[CONFIG_PATH_MAX];  /* vmlinuz and initrd for guests; default /usr/local/lib/space/guest */
     char user[33], group[33];     /* the unprivileged user of hostd and spacefs, and the group whose members may make
                                      things; default space, space */
+    char net_user[33];            /* the user of space-netd; default space-net */
+    char resolver[256];           /* name servers that space-netd asks: `system` (those of /etc/resolv.conf), or ADDRESS[:PORT],... */
+    char egress[CONFIG_PATH_MAX]; /* rules of which the denials go before those of every sandbox; default /etc/space/egress, may be missing */
     char node[65];                /* name of this node; default the host's name */
     char libvirt[128];            /* URI; default qemu:///system */
     char vm_prefix[33];           /* libvirt domain names are PREFIX-ID; default space. Two instances need different ones */

@@ -85,6 +85,11 @@ enum noded_op {
      * 4096) on and stops after bounded work: `next` says where to go on, 0 that this was the end. Exact between read-only objects; of one that is being
      * written to, it is what the file system has given a place already (fsync gives it), and not of one instant. ENOENT. */
     NODED_FILE_COMPARE,
+
+    /* A descriptor of a socket in the network namespace of (id)'s QEMU, to which all of its guest's traffic goes: `port` 0 a listening one, for TCP to
+     * any address and port (SO_ORIGINAL_DST tells which), 1 a UDP one, for DNS to any address. EADDRINUSE while somebody has the one of before;
+     * ESRCH, ENOENT when it does not run. */
+    NODED_NET_SOCKET,
 };
 
 enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16, NODED_RANGES = 32 };

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// space-netd: all that guests send to the network ends here, and goes on if their policy allows it.
+//
+// Starts as root, binds its socket, becomes `net_user`, gives up the rest, and serves one
+// space-hostd. When it ends, guests lose their connections, and nothing of theirs leaves the host
+// until it is back: their network has no other way out.
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "hostd/netd/netd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TICK_MSEC 1000
+#define RULES_MAX (1 << 20) /* bytes of the platform's file */
+
+static volatile sig_atomic_t ended;
+
+static void on_signal(int number)
+{
+    ended = number;
+}
+
+/* ---- the platform's rules ---- */
+
+struct rules_file {
+    struct timespec changed;
+    bool known, bad;
+};
+
+static int read_rules(int fd, size_t size, struct policy **out, struct err *e)
+{
+    AUTO_FREE char *text = malloc(size + 1);
+    ssize_t n = text ? read(fd, text, size) : -1;
+    if (n != (ssize_t)size)
+        return err_set(e, EIO, "it cannot be read");
+    return policy_parse(text, size, out, e);
+}
+
+/* All guests stay without a network rather than with one that the platform did not mean. */
+static void apply_rules(struct netd *n, struct policy *p)
+{
+    policy_destroy(n->platform);
+    n->platform = p;
+    for (struct hmap_node *it = NULL; (it = hmap_iterate(&n->guests, it));)
+        guest_review(hmap_entry(it, struct guest, by_key));
+}
+
+/* When the file is another than before. */
+static void look_at_rules(struct netd *n, struct rules_file *f)
+{
+    static const char nothing[] = "deny tcp *:*\n";
+    struct stat st = {0};
+    struct policy *p = NULL;
+    struct err e = {0};
+    AUTO_CLOSE int fd = open(n->config.egress, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool there = fd >= 0 && fstat(fd, &st) == 0;
+    int rc = there || errno == ENOENT ? 0 : err_sys(&e, "open it");
+    if (f->known && !memcmp(&f->changed, &st.st_mtim, sizeof st.st_mtim) && (rc < 0) == f->bad)
+        return;
+    f->known = true;
+    f->changed = st.st_mtim;
+    if (rc == 0 && there)
+        rc = st.st_size > RULES_MAX ? err_set(&e, E2BIG, "it is too large") : read_rules(fd, (size_t)st.st_size, &p, &e);
+    f->bad = rc < 0;
+    if (rc < 0) {
+        log_error("%s: %s; until it is mended nothing is allowed", n->config.egress, e.msg);
+        if (policy_parse(nothing, sizeof nothing - 1, &p, NULL) < 0)
+            abort();
+    }
+    apply_rules(n, p);
+}
+
+/* ---- life ---- */
+
+static void tick(struct netd *n, struct rules_file *rules)
+{
+    look_at_rules(n, rules);
+    names_sweep(n);
+    for (struct hmap_node *it = NULL; (it = hmap_iterate(&n->guests, it));)
+        guest_tick(hmap_entry(it, struct guest, by_key));
+}
+
+static int serve(struct netd *n, struct err *e)
+{
+    struct rules_file rules = {0};
+    uint64_t next = 0;
+    while (!ended) {
+        int rc = loop_step(n->loop, next ? names_wait(n, TICK_MSEC) : 0);
+        if (rc < 0)
+            return err_set(e, -rc, "wait for events: %s", strerror(-rc));
+        names_tick(n);
+        if (loop_now(n->loop) >= next) {
+            tick(n, &rules);
+            next = loop_now(n->loop) + TICK_MSEC;
+        }
+    }
+    return 0;
+}
+
+static int run(const char *config, struct err *e)
+{
+    struct netd *n = calloc(1, sizeof *n);
+    struct sigaction end = {.sa_handler = on_signal};
+    int rc = n ? config_load(config, &n->config, e) : err_set(e, ENOMEM, "out of memory");
+    if (rc < 0)
+        return rc;
+    signal(SIGPIPE, SIG_IGN);
+    sigaction(SIGTERM, &end, NULL);
+    sigaction(SIGINT, &end, NULL);
+    n->loop = loop_create();
+    if (!n->loop)
+        return err_set(e, ENOMEM, "out of memory");
+    rc = names_open(n, e);
+    if (rc == 0)
+        rc = control_open(n, e);
+    if (rc == 0)
+        rc = isolate(&n->config, e);
+    if (rc == 0)
+        log_info("space-netd " SPACE_VERSION " is ready");
+    return rc < 0 ? rc : serve(n, e);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"version", no_argument, NULL, 'v'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    const char *config = CONFIG_PATH_DEFAULT;
+    struct err e = {0};
+    for (int o; (o = getopt_long(argc, argv, "c:vh", options, NULL)) != -1;) {
+        if (o == 'c') {
+            config = optarg;
+        } else if (o == 'v') {
+            puts("space-netd " SPACE_VERSION);
+            return 0;
+        } else {
+            fprintf(o == 'h' ? stdout : stderr, "usage: space-netd [--config FILE] [--version]\n");
+            return o == 'h' ? 0 : 2;
+        }
+    }
+    if (run(config, &e) == 0)
+        return 0;
+    log_error("%s", e.msg);
+    return 1;
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Egress policy: an ordered list of rules, parsed from text, and the decision on a destination.
+// Pure: no input or output, no clock. docs/egress.md describes the language to users.
+//
+//   rule   = ("allow" | "deny") "tcp" target [option...]
+//   target = (name | "*." name | "*" | address ["/" bits]) ":" ports  |  "@" set
+//   ports  = "*" | port ["-" port] {"," port ["-" port]}
+//   option = "at" range {"," range}      (of a name: may be found at these special addresses)
+//          | "ech"                       (of a name: a client may hide the name it talks to)
+//
+// A line each, `#` begins a comment. The first rule that matches decides; none: deny. A name rule
+// matches a destination that has that name, whatever its address; an address rule matches by
+// address, whatever its name; "*" matches both, and "*." any name below. What a rule allows by name
+// must be on the public internet, but for the ranges after `at`; what it allows by address, too,
+// unless the rule's range lies inside the special one (so 10.0.0.0/8 allows private addresses, and
+// 0.0.0.0/0 does not).
+//
+// Matching is by index, not by walking the list: a table of names and suffixes, and a trie of
+// address prefixes, each with its rules in order.
+#ifndef SPACE_NETD_POLICY_H
+#define SPACE_NETD_POLICY_H
+
+#include "base/err.h"
+#include "hostd/netd/address.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define POLICY_NAME_MAX  253   /* bytes of a name, without a final dot */
+#define POLICY_RULES_MAX 20000 /* sets written out */
+#define POLICY_PORTS_MAX 8     /* ranges of a rule */
+#define POLICY_AT_MAX    4
+
+struct policy;
+
+/*
+ * -EINVAL with a sentence that begins with line and column, and says what was expected; -E2BIG when
+ * there are too many rules; -ENOMEM. An empty text is a policy that allows nothing. Freed with
+ * policy_destroy (NULL is fine).
+ */
+int policy_parse(const char *text, size_t len, struct policy **out, struct err *e);
+void policy_destroy(struct policy *p);
+
+size_t policy_rules(const struct policy *p);
+
+/* Where somebody wants to go. */
+struct destination {
+    const char *name; /* lower case, without a final dot; NULL: by address alone */
+    uint32_t address;
+    bool has_address; /* false: a question about the name (explain) */
+    uint16_t port;
+};
+
+enum policy_by { POLICY_BY_NONE, POLICY_BY_NAME, POLICY_BY_ADDRESS, POLICY_BY_ANY };
+
+struct decision {
+    bool allowed;
+    enum policy_by by; /* what the rule names; NONE: no rule matched */
+    bool platform;     /* decided by the platform's rules */
+    bool ech;          /* the rule's option */
+    bool exact;        /* the rule names this very address, and no other (or after `at`) */
+    unsigned line;     /* of the rule, from 1; 0: none */
+    char rule[128];    /* its text, cut */
+    char why[96];      /* when denied */
+};
+
+/* `above` may be NULL: denials that come first. The result is complete in every case. */
+void policy_decide(const struct policy *p, const struct policy *above, const struct destination *d,
+                   struct decision *out);
+
+/* May the guest know where that name is? Only when some rule could allow it at some port. */
+bool policy_may_resolve(const struct policy *p, const struct policy *above, const char *name);
+
+/* May the guest be told that the name is at that address? False for special ones that no rule
+ * names. */
+bool policy_may_be_at(const struct policy *p, const char *name, uint32_t address);
+
+/* Is this a name, in lower case: labels of 1 to 63 of [a-z0-9_-], not ending like an address? */
+bool policy_name_valid(const char *name, size_t len);
+
+/* The decision in a sentence. */
+void policy_explain(const struct decision *d, char *out, size_t size);
+
+#endif
