@@ -16,6 +16,8 @@ int volumed_isolate(const struct config *c, bool online, struct err *e)
         {online ? "/dev/null" : c->store, online ? LANDLOCK_ACCESS_FS_READ_FILE : STORES},
         {c->store_cache, STORES},
         {c->keys, ISOLATE_READS},
+        {online ? c->store_credentials : "/dev/null", LANDLOCK_ACCESS_FS_READ_FILE},
+        {*c->store_ca ? c->store_ca : "/dev/null", LANDLOCK_ACCESS_FS_READ_FILE},
         {"/var/lib/softhsm", ISOLATE_WRITES}, /* tokens of PKCS#11 in software */
         {"/run/systemd/resolve", ISOLATE_READS},
         {"/dev/urandom", LANDLOCK_ACCESS_FS_READ_FILE},

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The S3 backend against Ceph's object gateway, directly and through a proxy that damages answers; or, with --swift, what any server must do against
-OpenStack Swift's s3api. Arguments: backendctl, then --swift, or parts of names of tests to run."""
+OpenStack Swift's s3api. The last ones with space-volumed itself. As root. Arguments: backendctl, space-volumed, then --swift, or parts of names of tests
+to run."""
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +15,12 @@ import time
 import urllib.parse
 
 from bad_proxy import Proxy
+import client
 from objects import TESTS, Backend, holds, run_tests, same, test, wait
 import rgw
 import swift_server
 
-PROGRAM = sys.argv[1]
+PROGRAM, VOLUMED = sys.argv[1:3]
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 PART = 5 << 20
 
@@ -418,8 +422,87 @@ def tls_trusts_the_given_authority_only(c, tmp):
         b.process.stdout.close()
 
 
+class Daemon(client.Daemon):
+    """space-volumed over a bucket."""
+
+    def __init__(self, c, bucket, endpoint=None, keys=None, conf=""):
+        super().__init__(VOLUMED)
+        own = f"{self.folder}/credentials"  # the daemon's user reads it
+        shutil.copy(keys or c.keys, own)
+        os.chmod(own, 0o600)
+        shutil.chown(own, "nobody")
+        with open(self.conf, encoding="ascii") as f:
+            text = f.read().replace(f"store = {self.store}\n", f"store = {endpoint or f'http://127.0.0.1:{c.server.port}'}/{bucket}/node\nstore_credentials = {own}\n{conf}")
+        with open(self.conf, "w", encoding="ascii") as f:
+            f.write(text)
+
+
+@any_server
+def the_daemon_keeps_files_in_a_bucket(c, tmp):
+    bucket, name, data, a = c.bucket(), f"{tmp}/file", os.urandom(20 << 20), client.ident()
+    with open(name, "wb") as f:
+        f.write(data)
+    with Daemon(c, bucket) as d:
+        s = d.client()
+        s.upload("ann", a, name)
+        same("all of it was there already", 0, s.upload("ann", client.ident(), name).new)
+        s.download("ann", a, f"{tmp}/got")
+        with open(f"{tmp}/got", "rb") as f:
+            holds("the same bytes", f.read() == data)
+        s.call(client.DELETE, "ann", client.ident())
+        s.call(client.GC)
+        same("what is wrong", 0, s.call(client.FSCK, "ann", flags=client.READ_ALL).wrong)
+        s.close()
+
+
+@test
+def the_daemon_goes_on_when_the_server_was_killed_or_hung(c, tmp):
+    """Over TLS, with the authority's file where only the configuration says."""
+    bucket, name, data = c.bucket(), f"{tmp}/file", os.urandom(48 << 20)
+    with open(name, "wb") as f:
+        f.write(data)
+    ca = shutil.copy(f"{c.dir}/ca.pem", f"{c.dir}/public.pem")
+    os.chmod(c.dir, 0o755)
+    os.chmod(ca, 0o644)
+    with Daemon(c, bucket, f"https://s3.localhost:{c.server.tls_port}", conf=f"store_ca = {ca}\nstore_style = host\n") as d:
+        s = d.client()
+        ids = [client.ident() for _ in range(2)]
+        up = s.send_upload("ann", ids[0], name)
+        wait(lambda: c.server.request("GET", f"/{bucket}", "list-type=2")[2].count(b"/packs/") > 0, what="a pack")
+        c.server.kill()
+        time.sleep(0.5)
+        c.server.start()
+        s.wait(up)
+        down = s.send_download("ann", ids[0], f"{tmp}/got")
+        c.server.send_signal(signal.SIGSTOP)
+        time.sleep(1)
+        c.server.send_signal(signal.SIGCONT)
+        s.wait(down)
+        with open(f"{tmp}/got", "rb") as f:
+            holds("the same bytes", f.read() == data)
+        s.close()
+
+
+@test
+def the_daemon_says_what_is_wrong_with_its_bucket(c, tmp):
+    bucket, name = c.bucket(), f"{tmp}/file"
+    with open(name, "wb") as f:
+        f.write(os.urandom(100_000))
+    for where, keys, number, text in ((bucket, c.credentials("bad", c.access, "wrong"), "EACCES", "secret key"), ("no-such-bucket", None, "ENODEV", "make the bucket")):
+        with Daemon(c, where, keys=keys) as d:
+            s = d.client()
+            try:
+                s.upload("ann", client.ident(), name)
+                raise AssertionError("it was done")
+            except client.Failed as e:
+                same("errno", getattr(errno, number), e.errno)
+                holds("the sentence says why", text in str(e), str(e))
+            holds("the log, too", text in d.output(), d.output())
+            s.close()
+
+
 def main():
-    patterns = [p for p in sys.argv[2:] if p != "--swift"]
+    patterns = [p for p in sys.argv[3:] if p != "--swift"]
     other = "--swift" in sys.argv
     if other:
         TESTS[:] = ANY
