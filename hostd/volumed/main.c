@@ -32,6 +32,7 @@ struct volumed {
     uid_t user;
     bool online;
     int socket, cache;
+    struct backend *backend;
     int rc;
     struct err err;
 };
@@ -67,6 +68,8 @@ static int make_folder(const struct volumed *v, const char *path, struct err *e)
     return geteuid() == 0 && lchown(path, pw->pw_uid, pw->pw_gid) < 0 ? err_sys(e, "give %s to %s", path, pw->pw_name) : 0;
 }
 
+static struct backend *open_s3(struct volumed *v, struct err *e);
+
 static int prepare(struct volumed *v, struct err *e)
 {
     int rc = open_socket(v, e);
@@ -74,14 +77,14 @@ static int prepare(struct volumed *v, struct err *e)
         rc = make_folder(v, v->config.store_cache, e);
     if (rc == 0 && !v->online)
         rc = make_folder(v, v->config.store, e);
+    if (rc == 0 && v->online && !(v->backend = open_s3(v, e))) /* who may read the credentials is root */
+        rc = -e->code;
     if (rc == 0 && geteuid() == 0)
         rc = isolate_become(v->config.volume_user, NULL, e);
     if (rc == 0 && listen(v->socket, 16) < 0) /* who listens is who clients see */
         rc = err_sys(e, "listen on the socket");
     return rc;
 }
-
-/* ---- as volume_user ---- */
 
 /* store = https://HOST[:PORT]/BUCKET[/PREFIX] */
 static struct backend *open_s3(struct volumed *v, struct err *e)
@@ -113,14 +116,17 @@ static struct backend *open_s3(struct volumed *v, struct err *e)
     return backend_s3_create(v->loop, &o, e);
 }
 
+/* ---- as volume_user ---- */
+
 static int open_store(struct volumed *v, struct err *e)
 {
     v->cache = open(v->config.store_cache, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (v->cache < 0)
         return err_sys(e, "open %s", v->config.store_cache);
-    struct backend *b = v->online ? open_s3(v, e) : backend_dir_create(v->loop, &(struct backend_dir_options){.path = v->config.store}, e);
-    struct keys *k = b ? keys_create(v->loop, v->config.keys, e) : NULL;
-    return k ? store_init(&v->store, v->loop, b, k, v->cache, e) : -e->code;
+    if (!v->online)
+        v->backend = backend_dir_create(v->loop, &(struct backend_dir_options){.path = v->config.store}, e);
+    struct keys *k = v->backend ? keys_create(v->loop, v->config.keys, e) : NULL;
+    return k ? store_init(&v->store, v->loop, v->backend, k, v->cache, e) : -e->code;
 }
 
 /* ---- the loop ---- */

@@ -461,9 +461,13 @@ def a_claim_of_a_dead_upload_holds_garbage_for_a_day(s):
     s.client.call(DELETE, "dead", a)
     while s.daemon.objects("dead/claims/"):
         pass
-    os.makedirs(f"{s.daemon.store}/dead/claims", exist_ok=True)
-    shutil.chown(f"{s.daemon.store}/dead/claims", "nobody")
-    shutil.copy(f"{s.daemon.folder}/claim", f"{s.daemon.store}/{claim}")
+    while not os.path.exists(f"{s.daemon.store}/{claim}"):  # the daemon removes the folder when it is empty
+        try:
+            os.makedirs(f"{s.daemon.store}/dead/claims", exist_ok=True)
+            shutil.chown(f"{s.daemon.store}/dead/claims", "nobody")
+            shutil.copy(f"{s.daemon.folder}/claim", f"{s.daemon.store}/{claim}")
+        except FileNotFoundError:
+            continue
     shutil.chown(f"{s.daemon.store}/{claim}", "nobody")
     gc = s.client.call(GC, "dead")
     assert gc.waiting == 1 and gc.deleted == 0, gc
@@ -581,6 +585,58 @@ def what_is_under_way_ends_when_the_key_is_revoked(s):
     assert ended, "twelve downloads of 24 MiB were faster than a revocation"
 
 
+def a_key_that_expires_meanwhile_is_asked_for_again(s):
+    """Here it is kept for a second."""
+    default = f"{s.daemon.folder}/keys/default.key"
+    with open(default, "r+") as f:
+        text = f.read()
+        f.write("cache = 1s\n")
+    try:
+        path = s.file({0: bytes_of(24, 64 * MIB)}, 64 * MIB)
+        a, out = ident(), s.path()
+        s.client.upload("brief", a, path)
+        s.client.call(VERIFY, "brief", a, flags=READ_ALL)
+        s.client.download("brief", a, out)
+        same(path, out)
+    finally:
+        with open(default, "w") as f:
+            f.write(text)
+
+
+def a_full_store_is_no_harm(s):
+    """A second daemon, whose store is a small file system."""
+    small = Daemon(s.daemon.program)
+    os.makedirs(small.store)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=0700,uid=65534", "none", small.store], check=True)
+    try:
+        small.start()
+        client = small.client()
+        path = s.file({0: bytes_of(25, 40 * MIB)}, 40 * MIB)
+        a, out = ident(), s.path()
+        e = fails(errno.ENOSPC, client.upload, "t", a, path)
+        assert small.store in e.strerror, e
+        subprocess.run(["mount", "-o", "remount,size=64m", small.store], check=True)
+        again = client.upload("t", a, path)
+        assert again.reused >= 15 * MIB, again
+        client.download("t", a, out)
+        same(path, out)
+        full = f"{small.folder}/full"
+        os.makedirs(full)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", full], check=True)
+        try:
+            fails(errno.ENOSPC, client.download, "t", a, f"{full}/out")
+            subprocess.run(["mount", "-o", "remount,size=64m", full], check=True)
+            down = client.download("t", a, f"{full}/out", flags=HAVE)
+            same(path, f"{full}/out")
+            assert down.had > 0, down
+        finally:
+            subprocess.run(["umount", full], check=True)
+    finally:
+        small.kill()
+        subprocess.run(["umount", small.store], check=True)
+        small.finish()
+
+
 def memory_does_not_grow_with_the_disk(s):
     """Four uploads and three downloads at the same time, the most that work at once."""
     path = s.file({0: bytes_of(22, 48 * MIB)}, 48 * MIB)
@@ -620,6 +676,8 @@ TESTS = [
     a_revocation_outlives_a_rotation_at_the_same_time,
     a_key_that_its_owner_takes_away_is_good_for_the_cache_time_and_comes_back,
     what_is_under_way_ends_when_the_key_is_revoked,
+    a_key_that_expires_meanwhile_is_asked_for_again,
+    a_full_store_is_no_harm,
     memory_does_not_grow_with_the_disk,
 ]
 
