@@ -10,14 +10,20 @@
 
 #define STORES (ISOLATE_WRITES | LANDLOCK_ACCESS_FS_REMOVE_DIR)
 
+/* What this user may not read (root did, before) needs no rule. */
+static const char *readable(const char *path)
+{
+    return *path && access(path, R_OK) == 0 ? path : "/dev/null";
+}
+
 int volumed_isolate(const struct config *c, bool online, struct err *e)
 {
     const struct isolate_path paths[] = {
         {online ? "/dev/null" : c->store, online ? LANDLOCK_ACCESS_FS_READ_FILE : STORES},
         {c->store_cache, STORES},
         {c->keys, ISOLATE_READS},
-        {online ? c->store_credentials : "/dev/null", LANDLOCK_ACCESS_FS_READ_FILE},
-        {*c->store_ca ? c->store_ca : "/dev/null", LANDLOCK_ACCESS_FS_READ_FILE},
+        {readable(c->store_credentials), LANDLOCK_ACCESS_FS_READ_FILE},
+        {readable(c->store_ca), LANDLOCK_ACCESS_FS_READ_FILE},
         {"/var/lib/softhsm", ISOLATE_WRITES}, /* tokens of PKCS#11 in software */
         {"/run/systemd/resolve", ISOLATE_READS},
         {"/dev/urandom", LANDLOCK_ACCESS_FS_READ_FILE},

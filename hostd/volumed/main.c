@@ -70,6 +70,13 @@ static int make_folder(const struct volumed *v, const char *path, struct err *e)
 
 static struct backend *open_s3(struct volumed *v, struct err *e);
 
+/* The credentials may be root's, which are read now and never again, or volume_user's. */
+static bool only_root_reads(const char *path)
+{
+    struct stat st;
+    return geteuid() == 0 && stat(path, &st) == 0 && st.st_uid == 0;
+}
+
 static int prepare(struct volumed *v, struct err *e)
 {
     int rc = open_socket(v, e);
@@ -77,7 +84,7 @@ static int prepare(struct volumed *v, struct err *e)
         rc = make_folder(v, v->config.store_cache, e);
     if (rc == 0 && !v->online)
         rc = make_folder(v, v->config.store, e);
-    if (rc == 0 && v->online && !(v->backend = open_s3(v, e))) /* who may read the credentials is root */
+    if (rc == 0 && v->online && only_root_reads(v->config.store_credentials) && !(v->backend = open_s3(v, e)))
         rc = -e->code;
     if (rc == 0 && geteuid() == 0)
         rc = isolate_become(v->config.volume_user, NULL, e);
@@ -123,8 +130,8 @@ static int open_store(struct volumed *v, struct err *e)
     v->cache = open(v->config.store_cache, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (v->cache < 0)
         return err_sys(e, "open %s", v->config.store_cache);
-    if (!v->online)
-        v->backend = backend_dir_create(v->loop, &(struct backend_dir_options){.path = v->config.store}, e);
+    if (!v->backend)
+        v->backend = v->online ? open_s3(v, e) : backend_dir_create(v->loop, &(struct backend_dir_options){.path = v->config.store}, e);
     struct keys *k = v->backend ? keys_create(v->loop, v->config.keys, e) : NULL;
     return k ? store_init(&v->store, v->loop, v->backend, k, v->cache, e) : -e->code;
 }
