@@ -87,6 +87,9 @@ void keys_forget(struct keys *k, const char *tenant);
  * have the key cached stop within KEYS_CACHE_S. Call keys_forget, too. */
 void keys_revoked_blob(const char *tenant, uint8_t out[KEYS_BLOB_MAX], size_t *ret_len);
 
+/* Who wrapped a blob, as "file k1" or "pkcs11 kek1"; "" when that cannot be told. */
+void keys_wrapped_by(const char *tenant, const uint8_t *blob, size_t len, char out[KEYS_TENANT_MAX + 16]);
+
 /* Reads the tenant's file; KEYS_PAUSE when there is none. */
 enum keys_policy keys_policy(const struct keys *k, const char *tenant);
 

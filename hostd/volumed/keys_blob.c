@@ -5,6 +5,7 @@
 #include "base/str.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define VERSION 1u
@@ -59,6 +60,15 @@ static bool read_name(const uint8_t *field, uint64_t len, char out[KEYS_TENANT_M
     memcpy(out, field, (size_t)len);
     out[len] = 0;
     return true;
+}
+
+void keys_wrapped_by(const char *tenant, const uint8_t *blob, size_t len, char out[KEYS_TENANT_MAX + 16])
+{
+    struct blob b;
+    struct err e = {0};
+    out[0] = 0;
+    if (blob_read(blob, len, tenant, &b, &e) == 0)
+        snprintf(out, KEYS_TENANT_MAX + 16, "%s %s", b.service == SERVICE_FILE ? "file" : "pkcs11", b.wrapping_key);
 }
 
 int blob_read(const uint8_t *p, size_t len, const char *tenant, struct blob *out, struct err *e)

@@ -243,6 +243,8 @@ static int op_stat(struct job *j)
     return each_tenant(j, stat_one);
 }
 
+_Static_assert(sizeof ((struct volumed_reply *)0)->key.wrapped_by == KEYS_TENANT_MAX + 16, "keys_wrapped_by");
+
 static int op_key(struct job *j)
 {
     unsigned flags = j->q.flags;
@@ -250,7 +252,7 @@ static int op_key(struct job *j)
     if (flags == (VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE))
         return err_set(&j->err, EINVAL, "either rotate or revoke");
     j->rep.key.policy = (uint32_t)keys_policy(j->server->store->keys, j->q.object.tenant);
-    return session_change_key(j->server->store, j->q.object.tenant, change, j->rep.key.id, &j->err);
+    return session_change_key(j->server->store, j->q.object.tenant, change, j->rep.key.id, j->rep.key.wrapped_by, &j->err);
 }
 
 static const struct op ops[] = {

@@ -68,8 +68,8 @@ enum session_flags { SESSION_CREATE = 1 /* the tenant's key is made if it has no
 int session_open(struct store *s, const char *tenant, enum session_flags flags, struct session *out, struct err *e);
 void session_close(struct session *x); /* zeroed ones are fine */
 enum session_change { SESSION_LOOK, SESSION_ROTATE, SESSION_REVOKE };
-/* VOLUMED_KEY. `ret_id` has 16 bytes, zeros when the key cannot be used. A rotation that meets a revocation is EKEYREVOKED, and changes nothing. */
-int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, struct err *e);
+/* VOLUMED_KEY. `ret_id` has 16 bytes, zeros when the key cannot be used; `ret_wrapped_by` as keys_wrapped_by. A rotation that meets a revocation is EKEYREVOKED, and changes nothing. */
+int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, char *ret_wrapped_by, struct err *e);
 /* When the tenant's key was revoked for good on any node: sees to it that the store holds no wrapped key, and this node nothing of the tenant. EKEYREVOKED, 0 when
  * it was not, or why that cannot be told. Wrapping anew on another node may have brought a key back; so GC asks this, too. */
 int session_uphold_revocation(struct store *s, const char *tenant, struct err *e);

@@ -234,7 +234,7 @@ int session_uphold_revocation(struct store *s, const char *tenant, struct err *e
     return rc < 0 ? rc : err_set(e, EKEYREVOKED, "the key of tenant %s was revoked", tenant);
 }
 
-int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, struct err *e)
+int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, char *ret_wrapped_by, struct err *e)
 {
     char name[NAME_SIZE];
     AUTO_FREE uint8_t *blob = NULL;
@@ -246,6 +246,7 @@ int session_change_key(struct store *s, const char *tenant, enum session_change 
         return err_set(e, ENOENT, "tenant %s has no key yet", tenant);
     if (rc < 0)
         return rc;
+    keys_wrapped_by(tenant, blob, len, ret_wrapped_by);
     if (change == SESSION_REVOKE)
         return revoke_key(s, tenant, true, e);
     rc = run_keys(s, KEYS_OPEN, tenant, blob, len, &st, e);
@@ -257,8 +258,10 @@ int session_change_key(struct store *s, const char *tenant, enum session_change 
         rc = run_keys(s, KEYS_WRAP, tenant, blob, len, &st, e);
     if (rc == 0 && change == SESSION_ROTATE)
         rc = put_key(s, name, st.blob, st.blob_len, e);
-    if (rc == 0 && change == SESSION_ROTATE)
+    if (rc == 0 && change == SESSION_ROTATE) {
+        keys_wrapped_by(tenant, st.blob, st.blob_len, ret_wrapped_by);
         rc = session_uphold_revocation(s, tenant, e);
+    }
     return rc;
 }
 

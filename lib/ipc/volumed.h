@@ -141,6 +141,7 @@ struct volumed_reply {
         struct {
             uint32_t policy; /* of running guests when it is revoked: 0 pause, 1 continue, 2 kill */
             uint8_t id[16];  /* of the data key */
+            char wrapped_by[80]; /* as "file k1", "pkcs11 kek1": service and wrapping key of what is stored now */
         } key;
     };
     char sentence[256]; /* when error != 0: what was tried, on what, why, what to do */

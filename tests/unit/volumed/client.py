@@ -27,7 +27,7 @@ FIELDS = {
     GC: ("artifacts packs stored condemned deleted deleted_bytes others waiting", "=8Q"),
     FSCK: ("artifacts packs chunks read wrong affected", "=6Q"),
     STAT: ("artifacts files chunks unique packs stored", "=6Q"),
-    KEY: ("policy id", "=I16s"),
+    KEY: ("policy id wrapped_by", "=I16s80s"),
 }
 
 

@@ -485,6 +485,7 @@ def keys_are_rotated_and_revoked(s):
     key = s.client.call(KEY, "keys")
     with open(f"{s.daemon.store}/keys/key", "rb") as f:
         before = f.read()
+    assert key.wrapped_by.rstrip(b"\0") == b"file k1", key
     assert s.client.call(KEY, "keys", flags=ROTATE).id == key.id
     with open(f"{s.daemon.store}/keys/key", "rb") as f:
         assert f.read() != before
