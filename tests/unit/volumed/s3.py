@@ -293,7 +293,7 @@ def slow_down_means_fewer_at_the_same_time_and_then_more_again(c, tmp):
         c.proxy.delay = 0.05
         for i in [b.start("put", f"a/{i}", f) for i in range(48)]:
             same("put", 0, b.answer(i).rc)
-        same("at most", 16, c.proxy.most)
+        holds("at most 16, and many", 8 < c.proxy.most <= 16, str(c.proxy.most))
         c.proxy.reset(lambda m, p, n: "status 503 SlowDown" if c.proxy.active > 4 else None)
         c.proxy.delay = 0.05
         for i in [b.start("put", f"b/{i}", f) for i in range(48)]:
@@ -318,7 +318,7 @@ def many_requests_share_the_latency(c, tmp):
         for i in [b.start("put", f"a/{i}", f) for i in range(48)]:
             same("put", 0, b.answer(i).rc)
         took = time.monotonic() - began
-        holds("48 puts at 200 ms each, 16 at a time", took < 48 * 0.2 / 3, f"{took:.1f} s")
+        holds("48 puts at 200 ms each, 16 at a time", took < 48 * 0.2 / 2, f"{took:.1f} s")
     with backend(c, tmp, bucket, proxy=True, flight=1) as b:
         c.proxy.reset()
         c.proxy.delay = 0.1
