@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #define SEGMENTS      4u            /* at the same time */
-#define GROUPS        8u            /* requests and their answers at the same time */
 #define GROUP_BYTES   (2u << 20)    /* of one */
 #define GAP_BYTES     (64u << 10)   /* read and thrown away rather than asked for around */
 #define FETCH_MAX     (1u << 20)
@@ -33,7 +32,6 @@ struct download {
     uint8_t *taken, *done; /* bits, by chunk */
     unsigned running;      /* groups */
     unsigned fetches;      /* coroutines inside download_fetch */
-    struct task_pool slots;
     struct task_event ended;
     int rc; /* the first failure */
     struct err err;
@@ -179,7 +177,7 @@ static void group_end(struct group *g)
         finish_chunk(d, g->chunks[i].index);
     d->rep->download.written_bytes += g->rc == 0 ? g->written : 0;
     if (g->slot)
-        task_pool_give(&d->slots);
+        task_pool_give(&d->store->requests);
     d->running--;
     free(g->bytes);
     free(g);
@@ -308,7 +306,7 @@ static int start_pieces(struct download *d, const struct segment *s, uint32_t fr
     qsort_r(order, count, sizeof *order, by_place, (void *)(uintptr_t)s->pieces);
     for (uint32_t i = 0, n; i < count && d->rc == 0; i += n) {
         n = group_length(s->pieces, order + i, count - i);
-        if (slot && task_pool_take(&d->slots) < 0)
+        if (slot && task_pool_take(&d->store->requests) < 0)
             return -ECANCELED;
         start_group(d, s->pieces, order + i, n, first, slot);
     }
@@ -580,7 +578,6 @@ int download_run(struct store *s, const struct download_request *q, struct volum
         d->q = q;
         d->rep = rep;
         d->ended.sched = s->co;
-        task_pool_init(&d->slots, s->co, GROUPS);
         rc = session_open(s, q->tenant, 0, &d->session, e);
         if (rc == 0)
             rc = store_get_manifest(&d->session, q->id, &d->m, e);

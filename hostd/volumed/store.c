@@ -32,6 +32,8 @@ int store_init(struct store *s, uv_loop_t *loop, struct backend *b, struct keys 
         return err_set(e, ENOSYS, "libcrypto has no SHA-256 or AES-256-GCM, or memory is out");
     task_pool_init(&s->packs, s->co, STORE_PACKS);
     task_pool_init(&s->uploads, s->co, STORE_UPLOADS);
+    task_pool_init(&s->small_uploads, s->co, STORE_SMALL);
+    task_pool_init(&s->requests, s->co, STORE_REQUESTS);
     task_pool_init(&s->downloads, s->co, STORE_DOWNLOADS);
     pthread_mutex_init(&s->lock, NULL);
     return 0;

@@ -19,10 +19,16 @@
 #define CLAIM_STALE_S (24u * 3600)
 #define CLAIM_BEAT_S  60u
 
-/* Memory: packs being filled or sent, and uploads and downloads at the same time. With 9 MiB an upload and 24 MiB a download, below 256 MiB. */
+/*
+ * Memory, below 256 MiB whatever the disks: packs being filled or sent (16 MiB each), uploads at the same time (12 MiB each; small files do not wait for large ones), downloads at the
+ * same time (2 MiB and two bits a chunk each) and the requests that they share (4 MiB each).
+ */
 #define STORE_PACKS     5u
 #define STORE_UPLOADS   4u
-#define STORE_DOWNLOADS 3u
+#define STORE_SMALL     2u
+#define STORE_DOWNLOADS 16u
+#define STORE_REQUESTS  12u
+#define SMALL_BYTES     (4u << 20)
 
 struct store {
     uv_loop_t *loop;
@@ -32,7 +38,7 @@ struct store {
     struct crypt *crypt;
     int cache; /* folder of this node, for runs */
     uint64_t stale_s;
-    struct task_pool packs, uploads, downloads;
+    struct task_pool packs, uploads, small_uploads, downloads, requests;
     unsigned background; /* coroutines and requests that nobody waits for; store_finish needs 0 */
     struct hmap tenants;
     pthread_mutex_t lock; /* of codecs */

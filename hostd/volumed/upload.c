@@ -523,7 +523,8 @@ static int prepare(struct upload *u, struct err *e)
 int upload_run(struct store *s, const struct upload_request *q, struct volumed_reply *rep, struct err *e)
 {
     uint64_t began = uv_hrtime();
-    if (task_pool_take(&s->uploads) < 0)
+    struct task_pool *pool = q->size <= SMALL_BYTES ? &s->small_uploads : &s->uploads;
+    if (task_pool_take(pool) < 0)
         return err_set(e, ECANCELED, "cancelled");
     struct upload *u = calloc(1, sizeof *u);
     int rc = u ? 0 : out_of_memory(e);
@@ -540,6 +541,6 @@ int upload_run(struct store *s, const struct upload_request *q, struct volumed_r
         upload_free(u, rc < 0);
     }
     rep->upload.msec = (uv_hrtime() - began) / 1000000;
-    task_pool_give(&s->uploads);
+    task_pool_give(pool);
     return rc < 0 ? rc : 0;
 }
