@@ -108,6 +108,12 @@ static void stop(uv_signal_t *h, int number)
     uv_stop(h->loop);
 }
 
+static void host_goes_down(uv_signal_t *h, int number)
+{
+    (void)number;
+    lifecycle_host_down(h->data);
+}
+
 static int open_stores(struct space *s, struct err *e)
 {
     char path[CONFIG_PATH_MAX + 16], seed[24], fresh[24];
@@ -134,7 +140,7 @@ static int open_stores(struct space *s, struct err *e)
 static int run(const char *config_path, struct err *e)
 {
     static uv_timer_t barrier;
-    static uv_signal_t term, interrupt;
+    static uv_signal_t term, interrupt, down;
     struct space *s = calloc(1, sizeof *s);
     struct listener *listener = NULL;
     if (!s)
@@ -171,6 +177,9 @@ static int run(const char *config_path, struct err *e)
     uv_signal_start(&term, stop, SIGTERM);
     uv_signal_init(s->loop, &interrupt);
     uv_signal_start(&interrupt, stop, SIGINT);
+    down.data = s;
+    uv_signal_init(s->loop, &down);
+    uv_signal_start(&down, host_goes_down, SIGUSR1);
     log_info("space-hostd %s serves node %s", SPACE_VERSION, s->config.node);
     uv_run(s->loop, UV_RUN_DEFAULT);
     /* Nothing to wind up: every state is one that the next start takes up. */

@@ -46,6 +46,7 @@ struct space {
     uint64_t qid_seed;         /* persistent: qid paths survive restarts */
     uint64_t host_memory;      /* bytes, from space-noded; 0 until it answered */
     uint64_t pool_size, pool_free;
+    bool going_down;           /* the host is: no machine is started any more */
     uint64_t guest_memory;     /* sum over live sandboxes */
     uint64_t pool_memory;      /* of machines that are no sandbox's */
     uint32_t operations;       /* of sandboxes, under way */

@@ -96,11 +96,13 @@ start_systemd() {
 		install -m 0644 "$SOURCE/ctl/systemd/$unit.service" /etc/systemd/system/
 		units="$units $unit.service"
 	done
+	install -m 0644 "$SOURCE/ctl/systemd/space-guests.service" /etc/systemd/system/
 	systemctl daemon-reload
 	# shellcheck disable=SC2086
 	systemctl enable $units
 	# shellcheck disable=SC2086
 	systemctl restart $units
+	systemctl enable --now space-guests.service # never restarted: that would end the machines
 }
 
 service_log() {
@@ -172,6 +174,7 @@ gone() {
 }
 
 stop_systemd() {
+	systemctl disable --now space-guests.service
 	systemctl disable --now spacefs.service space-hostd.service space-volumed.service space-browsed.service space-netd.service space-noded.service
 }
 

@@ -48,6 +48,9 @@ void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event);
 /* On start and after a RESYNC: compares database, domains and subvolumes, goes on with what was interrupted, removes orphans. A coroutine of its own. */
 void lifecycle_reconcile(struct space *s);
 
+/* The host is about to go down: flushes and ends all machines, starts no more, and changes nothing else. What ran comes back with the next space-hostd. */
+void lifecycle_host_down(struct space *s);
+
 /* ---- snapshots ---- */
 
 /* mkdir snapshots/A/S: recorded at once, taken in the background. */

@@ -223,7 +223,7 @@ static int run_vm_lost(struct sandbox *sb, struct op *op, struct err *e)
 {
     struct err why = {0};
     struct noded_request req = {.op = NODED_VM_STATS, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
-    if ((sandbox_state(sb) != SANDBOX_RUNNING && sandbox_state(sb) != SANDBOX_PAUSED) || op->object != sb->row.object)
+    if (sb->space->going_down || (sandbox_state(sb) != SANDBOX_RUNNING && sandbox_state(sb) != SANDBOX_PAUSED) || op->object != sb->row.object)
         return 0;
     bool broken = op->vm_exists && !sb->guest;
     if (!broken && noded_call(sb->space, &req, NULL, NULL, &why) != -ESRCH)

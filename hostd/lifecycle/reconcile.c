@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/guest/guest.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
 
@@ -275,4 +276,84 @@ static void reconcile(void *arg)
 void lifecycle_reconcile(struct space *s)
 {
     co_spawn(s->co, reconcile, s);
+}
+
+/* ---- the host goes down ---- */
+
+#define FLUSH_MSEC 10000
+
+/* Work for many at once. */
+struct crowd {
+    struct space *space;
+    unsigned left;
+    struct wait_list done;
+};
+
+struct one {
+    struct crowd *crowd;
+    struct sandbox *sandbox; /* to be flushed, or */
+    uint64_t object;         /* to be ended */
+};
+
+static void run_one(void *arg)
+{
+    struct one *o = arg;
+    struct crowd *c = o->crowd;
+    struct noded_request kill = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = o->object};
+    struct err e = {0};
+    if (o->object && noded_call(c->space, &kill, NULL, NULL, &e) < 0)
+        log_warn("machine of object %012" PRIx64 " goes on: %s", o->object, e.msg);
+    if (o->sandbox && o->sandbox->guest && guest_ctl(o->sandbox->guest, FLUSH_MSEC, "freeze %d", 6 * FLUSH_MSEC) < 0)
+        log_warn("sandbox %012" PRIx64 " ends without a flush of its disk", (uint64_t)o->sandbox->row.id);
+    sandbox_unref(o->sandbox);
+    free(o);
+    if (--c->left == 0)
+        wait_done_all(&c->done, 0, NULL);
+}
+
+static void send_one(struct crowd *c, struct sandbox *sb, uint64_t object)
+{
+    struct one *o = malloc(sizeof *o);
+    if (!o)
+        abort();
+    *o = (struct one){c, sb ? sandbox_ref(sb) : NULL, object};
+    c->left++;
+    co_spawn(c->space->co, run_one, o);
+}
+
+/* The file systems of all that run are flushed, and stay frozen; then all machines end, those of nobody as well. No row changes: what ran is found to have
+ * crashed by the next space-hostd, and comes back. */
+static void host_down(void *arg)
+{
+    struct space *s = arg;
+    struct crowd c = {.space = s, .left = 1};
+    struct hmap domains = {0};
+    struct err e = {0};
+    size_t count;
+    struct sandbox **all = all_sandboxes(s, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (sandbox_state(all[i]) == SANDBOX_RUNNING)
+            send_one(&c, all[i], 0);
+        sandbox_unref(all[i]);
+    }
+    free(all);
+    if (--c.left)
+        wait_in_list(s->co, &c.done, 0);
+    if (read_domains(s, &domains, &e) < 0)
+        log_error("the machines go on: %s", e.msg);
+    c.left = 1;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&domains, n));)
+        send_one(&c, NULL, n->key);
+    if (--c.left)
+        wait_in_list(s->co, &c.done, 0);
+    log_info("the host goes down: %zu machines were ended", domains.count);
+    free_domains(&domains);
+}
+
+void lifecycle_host_down(struct space *s)
+{
+    if (s->going_down)
+        return;
+    s->going_down = true;
+    co_spawn(s->co, host_down, s);
 }

@@ -27,6 +27,8 @@ static bool pool_make_room(struct space *s, uint64_t memory)
 int machine_charge(struct space *s, uint64_t memory, bool pooled, uint32_t *ret_slot, struct err *e)
 {
     uint32_t slot = 0;
+    if (s->going_down)
+        return err_set(e, ESHUTDOWN, "the host goes down");
     int rc = admit_memory(s, pooled ? memory + s->pool_memory : memory, e);
     if (rc < 0 && pooled && pool_make_room(s, memory)) {
         *e = (struct err){0};
