@@ -280,7 +280,8 @@ void lifecycle_reconcile(struct space *s)
 
 /* ---- the host goes down ---- */
 
-#define FLUSH_MSEC 10000
+#define FLUSH_MSEC  10000
+#define FROZEN_MSEC 30000 /* it thaws by itself after this, should it not be ended */
 
 /* Work for many at once. */
 struct crowd {
@@ -303,8 +304,9 @@ static void run_one(void *arg)
     struct err e = {0};
     if (o->object && noded_call(c->space, &kill, NULL, NULL, &e) < 0)
         log_warn("machine of object %012" PRIx64 " goes on: %s", o->object, e.msg);
-    if (o->sandbox && o->sandbox->guest && guest_ctl(o->sandbox->guest, FLUSH_MSEC, "freeze %d", 6 * FLUSH_MSEC) < 0)
-        log_warn("sandbox %012" PRIx64 " ends without a flush of its disk", (uint64_t)o->sandbox->row.id);
+    int rc = o->sandbox && o->sandbox->guest ? guest_ctl(o->sandbox->guest, FLUSH_MSEC, "freeze %d", FROZEN_MSEC) : 0;
+    if (rc < 0)
+        log_warn("sandbox %012" PRIx64 " ends without a flush of its disk: %s", (uint64_t)o->sandbox->row.id, strerror(-rc));
     sandbox_unref(o->sandbox);
     free(o);
     if (--c->left == 0)
