@@ -271,7 +271,7 @@ static int keep_present(struct sandbox *sb, enum sandbox_state was, struct err *
     return rc;
 }
 
-/* Was that done before space-hostd was started in the middle of this roll back? */
+/* Was that done in this roll back already: before space-hostd was started in the middle of it, or another head was written? */
 static bool present_kept(const struct sandbox *sb)
 {
     char end[40];
@@ -279,7 +279,8 @@ static bool present_kept(const struct sandbox *sb)
     for (struct hmap_node *at = NULL; (at = hmap_iterate(&sb->space->snapshots, at));) {
         const struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
         size_t len = strlen(sn->row.name);
-        if (sn->row.sandbox == sb->row.id && sn->row.automatic && sn->row.state == ARTIFACT_READY && len > n && !strcmp(sn->row.name + len - n, end))
+        if (sn->row.sandbox == sb->row.id && sn->row.automatic && sn->row.state == ARTIFACT_READY && sn->row.created >= sb->row.changed && len > n &&
+            !strcmp(sn->row.name + len - n, end))
             return true;
     }
     return false;
@@ -467,7 +468,7 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
     sandbox_set_state(sb, touched || before == SANDBOX_ROLLING_BACK ? SANDBOX_ROLLING_BACK : SANDBOX_CREATING, NULL);
     if (op->delay)
         rc = wait_for_copy(sb);
-    if (rc == 0 && touched && !present_kept(sb))
+    if (rc == 0 && touched && !(before == SANDBOX_ROLLING_BACK && present_kept(sb)))
         rc = keep_present(sb, before, e);
     struct snapshot *from = rc == 0 && op->ref.kind == REF_SNAPSHOT ? snapshot_by_id(sb->space, op->ref.id) : NULL;
     if (from)

@@ -208,6 +208,8 @@ static int revive(struct sandbox *sb, struct snapshot *from, struct err *e)
     }
     if (rc == 0 || rc == -ECANCELED || !sb->row.object)
         return rc;
+    if (from)
+        vm_kill(sb, &(struct err){0}); /* what was loaded may run */
     sandbox_set_state(sb, SANDBOX_STARTING, "it crashed, and boots from its disk");
     rc = vm_boot(sb, e);
     if (rc == 0) {

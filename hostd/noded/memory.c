@@ -210,3 +210,10 @@ int memory_pss(struct memory *m, const struct memory_target *t, uint64_t *ret_ps
     }
     return rc;
 }
+
+int memory_kill(struct memory *m, const struct memory_target *t, struct err *e)
+{
+    struct memory_request q = request(MEMORY_KILL, t);
+    struct memory_reply rep;
+    return call(m, &q, NULL, &rep, "end the process", e);
+}

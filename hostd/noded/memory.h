@@ -4,7 +4,7 @@
 // space-noded itself cannot: Landlock keeps it from every process outside its own domain, and its
 // system call filter denies the rest. So before it isolates itself it forks MEMORY_HELPERS
 // processes (memory_helper.c) which do only this, with these rights: no user's (uid and gid
-// nobody), no file but those of /proc (chroot), CAP_SYS_PTRACE, and CAP_SETUID and CAP_SETGID for
+// nobody), no file but those of /proc (chroot), CAP_SYS_PTRACE, CAP_KILL, and CAP_SETUID and CAP_SETGID for
 // one purpose: to take the file-system uid of a QEMU while they open its files in /proc. A system
 // call filter allows reading, writing, opening and that; and of uids only those of virtual
 // machines.
@@ -55,6 +55,9 @@ int memory_load(struct memory *m, const struct memory_target *t, int ram, int ta
 /* Proportional set size of the process, in bytes, and its anonymous part. */
 int memory_pss(struct memory *m, const struct memory_target *t, uint64_t *ret_pss,
                uint64_t *ret_anon, struct err *e);
+
+/* Ends the process at once, whatever it hangs in. */
+int memory_kill(struct memory *m, const struct memory_target *t, struct err *e);
 
 /* The main function of a helper; memory.c forks it. */
 _Noreturn void memory_helper(int sock, uid_t uid_base, uint32_t uid_count);

@@ -27,6 +27,7 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -401,6 +402,12 @@ static int measure(const struct target *t, struct memory_reply *rep)
 
 /* ---- requests ---- */
 
+/* By the directory that is open, not by a number. */
+static int end_process(const struct target *t)
+{
+    return syscall(SYS_pidfd_send_signal, t->dir, SIGKILL, NULL, 0) < 0 ? -errno : 0;
+}
+
 static void answer(int sock, const struct memory_request *q, const int *fds)
 {
     struct memory_reply rep = {0};
@@ -410,6 +417,8 @@ static void answer(int sock, const struct memory_request *q, const int *fds)
         rc = copy(&t, sock, fds, &rep);
     else if (rc == 0 && q->op == MEMORY_PSS)
         rc = measure(&t, &rep);
+    else if (rc == 0 && q->op == MEMORY_KILL)
+        rc = end_process(&t);
     else if (rc == 0 && q->op != MEMORY_IDENTIFY)
         rc = -EOPNOTSUPP;
     cleanup_close(&t.dir);
@@ -447,7 +456,8 @@ static void serve(int sock)
 
 static bool become_nobody(void)
 {
-    const uint64_t keep = 1ull << CAP_SYS_PTRACE | 1ull << CAP_SETUID | 1ull << CAP_SETGID;
+    const uint64_t keep =
+        1ull << CAP_SYS_PTRACE | 1ull << CAP_KILL | 1ull << CAP_SETUID | 1ull << CAP_SETGID;
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2] = {
         {.effective = (uint32_t)keep, .permitted = (uint32_t)keep}};
@@ -480,6 +490,7 @@ static bool install_filter(uid_t uid_base, uint32_t uid_count)
         ALLOW(SYS_close),
         ALLOW(SYS_madvise),
         ALLOW(SYS_process_vm_readv),
+        ALLOW(SYS_pidfd_send_signal),
         ALLOW(SYS_recvmsg),
         ALLOW(SYS_sendto),
         ALLOW(SYS_rt_sigreturn),

@@ -14,6 +14,7 @@ enum memory_op {
                     the process's memory is not needed any more */
     MEMORY_LOAD, /* copies flagged pages back: descriptors RAM, TABLE */
     MEMORY_PSS,  /* answers pss, pss_anon */
+    MEMORY_KILL, /* SIGKILL */
 };
 
 /* Descriptors of SAVE and LOAD, in this order. */

@@ -28,6 +28,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -285,12 +287,62 @@ int op_vm_start(struct node *n, const struct noded_request *q, struct noded_repl
     return rc;
 }
 
+/* ---- the end ---- */
+
+/* libvirt lets a QEMU 10 s after SIGTERM, in which it writes its disk out; one that hangs is not
+ * waited for so long. */
+#define END_MSEC 3000
+
+struct end {
+    struct node *node;
+    struct memory_target target;
+    uint64_t id;
+    int wake[2];
+};
+
+static void *end_in_time(void *arg)
+{
+    struct end *x = arg;
+    struct pollfd p = {.fd = x->wake[0], .events = POLLIN};
+    struct err why = {0};
+    int rc;
+    do
+        rc = poll(&p, 1, END_MSEC);
+    while (rc < 0 && errno == EINTR);
+    if (rc != 0)
+        return NULL;
+    rc = memory_kill(x->node->memory, &x->target, &why);
+    if (rc == 0)
+        log_warn("QEMU of sandbox %012llx did not end within %d ms and was killed",
+                 (unsigned long long)x->id, END_MSEC);
+    else if (rc != -ESRCH)
+        log_warn("%s", why.msg);
+    return NULL;
+}
+
+/* One that hangs in its own start has no record yet: libvirt alone ends it. */
+static int end_domain(struct node *n, uint64_t id, struct err *e)
+{
+    struct record r;
+    struct end x = {.node = n, .id = id, .wake = {-1, -1}};
+    pthread_t thread;
+    bool watched = record_read(n->channels, id, &r, NULL) == 0 && pipe2(x.wake, O_CLOEXEC) == 0;
+    x.target = watched ? r.target : (struct memory_target){0};
+    bool threaded = watched && pthread_create(&thread, NULL, end_in_time, &x) == 0;
+    int rc = vms_destroy(n->vms, id, e);
+    cleanup_close(&x.wake[1]); /* ends the thread's waiting */
+    if (threaded)
+        pthread_join(thread, NULL);
+    cleanup_close(&x.wake[0]);
+    return rc;
+}
+
 /* Ends a QEMU that hostd had started. */
 int op_vm_kill(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
                struct err *e)
 {
     (void)rep, (void)ret_fd;
-    int rc = vms_destroy(n->vms, q->id, e);
+    int rc = end_domain(n, q->id, e);
     return rc < 0 ? rc : release(n, q->id, e);
 }
 
@@ -298,7 +350,7 @@ int op_vm_interrupt(struct node *n, const struct noded_request *q, struct noded_
                     int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
-    return vms_destroy(n->vms, q->id, e);
+    return end_domain(n, q->id, e);
 }
 
 /* As hostd likes; only the guest notices. */

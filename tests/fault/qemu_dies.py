@@ -183,7 +183,7 @@ def kill_ends_one_that_hangs_in_its_own_start():
 def kill_and_rmdir_end_one_that_hangs():
     box = Box()
     os.kill(box.qemu(), signal.SIGSTOP)
-    at_most(15000, millis(box.verb, "kill"), "ms until kill was done")
+    at_most(8000, millis(box.verb, "kill"), "ms until kill was done")
     eq("stopped", box.state)
     starts_again(box)
     os.kill(box.qemu(), signal.SIGSTOP)
