@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <seccomp.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #define STORES (ISOLATE_WRITES | LANDLOCK_ACCESS_FS_REMOVE_DIR)
@@ -18,13 +19,16 @@ static const char *readable(const char *path)
 
 int volumed_isolate(const struct config *c, bool online, struct err *e)
 {
+    char tokens[CONFIG_PATH_MAX + sizeof "/tokens"];
+    snprintf(tokens, sizeof tokens, "%s/tokens", c->keys);
     const struct isolate_path paths[] = {
         {online ? "/dev/null" : c->store, online ? LANDLOCK_ACCESS_FS_READ_FILE : STORES},
         {c->store_cache, STORES},
         {c->keys, ISOLATE_READS},
         {readable(c->store_credentials), LANDLOCK_ACCESS_FS_READ_FILE},
         {readable(c->store_ca), LANDLOCK_ACCESS_FS_READ_FILE},
-        {"/var/lib/softhsm", ISOLATE_WRITES}, /* tokens of PKCS#11 in software */
+        {tokens, ISOLATE_WRITES}, /* of PKCS#11 in software, which write even when they are only read */
+        {"/var/lib/softhsm", ISOLATE_WRITES},
         {"/run/systemd/resolve", ISOLATE_READS},
         {"/dev/urandom", LANDLOCK_ACCESS_FS_READ_FILE},
         {"/etc", ISOLATE_READS},

@@ -17,10 +17,12 @@
 
 #include <errno.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SERVICE_SECONDS 30u
 #define TICK_MSEC       1000u
@@ -412,6 +414,15 @@ static void pump(uv_async_t *async)
 
 /* ---- life ---- */
 
+/* Without it SoftHSM looks in /etc/softhsm, which only its own group can read. */
+static void configure_softhsm(const char *folder)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/softhsm2.conf", folder);
+    if (access(path, R_OK) == 0)
+        setenv("SOFTHSM2_CONF", path, 0);
+}
+
 struct keys *keys_create(uv_loop_t *loop, const char *folder, struct err *e)
 {
     struct keys *k = calloc(1, sizeof *k);
@@ -432,6 +443,7 @@ struct keys *keys_create(uv_loop_t *loop, const char *folder, struct err *e)
     k->handles = 2;
     k->loop = loop;
     str_copy(k->folder, sizeof k->folder, folder);
+    configure_softhsm(folder);
     TAILQ_INIT(&k->working);
     TAILQ_INIT(&k->done);
     TAILQ_INIT(&k->kept);

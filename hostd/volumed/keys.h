@@ -71,7 +71,7 @@ struct keys_request {
     void *user;
 };
 
-/* Initialises libsodium, locks memory for keys. `folder` is copied. NULL with a sentence (-errno in e->code). */
+/* Initialises libsodium, tells SoftHSM of FOLDER/softhsm2.conf when there is one; before other threads run. Locks memory for keys. `folder` is copied. NULL with a sentence (-errno in e->code). */
 struct keys *keys_create(uv_loop_t *loop, const char *folder, struct err *e);
 /* Cancels all, wipes all keys, those that others hold too; `closed` (may be NULL) is called from the loop at the end. */
 void keys_destroy(struct keys *k, void (*closed)(void *user), void *user);
