@@ -20,6 +20,7 @@
 #define SEGMENTS      4u            /* at the same time */
 #define GROUP_BYTES   (2u << 20)    /* of one */
 #define GAP_BYTES     (64u << 10)   /* read and thrown away rather than asked for around */
+#define BLOCK_BYTES   4096u
 #define FETCH_MAX     (1u << 20)
 #define PROGRESS_NSEC 250000000u
 
@@ -30,6 +31,7 @@ struct download {
     struct manifest m;
     struct volumed_reply *rep;
     uint8_t *taken, *done; /* bits, by chunk */
+    bool fresh;            /* the file held nothing when this began */
     unsigned running;      /* groups */
     unsigned fetches;      /* coroutines inside download_fetch */
     struct task_event ended;
@@ -120,6 +122,40 @@ static void finish_chunk(struct download *d, uint64_t index)
 
 /* ---- groups ---- */
 
+static int write_bytes(const struct download *d, const uint8_t *plain, size_t size, uint64_t at, struct err *e)
+{
+    for (size_t put = 0; put < size;) {
+        ssize_t n = pwrite(d->q->fd, plain + put, size - put, (off_t)(at + put));
+        if (n <= 0)
+            return n < 0 ? err_sys(e, "write the file at %llu", (unsigned long long)at) : err_set(e, EIO, "write the file: nothing was written");
+        put += (size_t)n;
+    }
+    return 0;
+}
+
+static bool block_is_zeros(const uint8_t *p, size_t size)
+{
+    return p[0] == 0 && memcmp(p, p + 1, size - 1) == 0;
+}
+
+/* Into a file of holes: its blocks of zeros stay such. */
+static int write_blocks(const struct download *d, const uint8_t *plain, size_t size, uint64_t at, struct err *e)
+{
+    int rc = 0;
+    for (size_t from = 0, to; rc == 0 && from < size; from = to) {
+        size_t n = size - from < BLOCK_BYTES ? size - from : BLOCK_BYTES;
+        bool zeros = block_is_zeros(plain + from, n);
+        for (to = from + n; to < size; to += n) {
+            n = size - to < BLOCK_BYTES ? size - to : BLOCK_BYTES;
+            if (block_is_zeros(plain + to, n) != zeros)
+                break;
+        }
+        if (!zeros)
+            rc = write_bytes(d, plain + from, to - from, at + from, e);
+    }
+    return rc;
+}
+
 static int open_chunk(struct group *g, const struct group_chunk *c, const struct chunk_keys *k, struct chunk_codec *codec, uint8_t *plain)
 {
     const struct download *d = g->d;
@@ -132,14 +168,10 @@ static int open_chunk(struct group *g, const struct group_chunk *c, const struct
         return err_set(&g->err, -rc, "%s in %s is damaged at %u, where bytes %llu to %llu of the file should be", name, backend_describe(d->store->backend), c->offset,
                        (unsigned long long)at, (unsigned long long)(at + length));
     }
-    for (size_t put = 0; !(d->q->flags & DOWNLOAD_VERIFY) && put < length;) {
-        ssize_t n = pwrite(d->q->fd, plain + put, length - put, (off_t)(at + put));
-        if (n <= 0)
-            return n < 0 ? err_sys(&g->err, "write the file at %llu", (unsigned long long)at) : err_set(&g->err, EIO, "write the file: nothing was written");
-        put += (size_t)n;
-    }
     g->written += length;
-    return 0;
+    if (d->q->flags & DOWNLOAD_VERIFY)
+        return 0;
+    return d->fresh ? write_blocks(d, plain, length, at, &g->err) : write_bytes(d, plain, length, at, &g->err);
 }
 
 static void group_work(uv_work_t *w)
@@ -517,6 +549,7 @@ static int prepare(struct download *d, struct err *e)
     }
     if (!verify && (fstat(d->q->fd, &st) < 0 || !S_ISREG(st.st_mode)))
         return err_set(e, EINVAL, "the descriptor is of no file");
+    d->fresh = !verify && st.st_blocks == 0;
     if (!verify && (uint64_t)st.st_size != d->m.size && ftruncate(d->q->fd, (off_t)d->m.size) < 0)
         return err_sys(e, "make the file %llu bytes long", (unsigned long long)d->m.size);
     d->taken = calloc(chunk_count(d) / 8 + 1, 1);

@@ -79,6 +79,12 @@ def round_trip_with_holes_zeros_and_an_odd_end(s):
     same(path, out)
     assert blocks(out) <= 6 * MIB, f"holes were filled: {blocks(out)}"
     assert down.written == up.new + up.reused, (up, down)
+    pages = s.file({i * CHUNK + 8192: b"page" * 1024 for i in range(32)}, 32 * CHUNK)
+    a, out = ident(), s.path()
+    s.client.upload("t", a, pages)
+    s.client.download("t", a, out)
+    same(pages, out)
+    assert blocks(out) <= 32 * 4096 + 65536, f"holes within chunks were filled: {blocks(out)}"
     for content, size in (({}, 0), ({}, 5 * MIB), ({0: b"x"}, 1), ({CHUNK - 1: b"xy"}, CHUNK + 1)):
         a, path, out = ident(), s.file(content, size), s.path()
         s.client.upload("t", a, path)
