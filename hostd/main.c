@@ -13,6 +13,7 @@
 #include "hostd/snapshot/schedule.h"
 #include "hostd/space.h"
 #include "hostd/tree/serve.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -158,6 +159,8 @@ static int run(const char *config_path, struct err *e)
         rc = noded_open(s, &hooks, &s->noded, e);
     if (rc == 0)
         rc = net_open(s, e);
+    if (rc == 0)
+        rc = volume_open(s, e);
     if (rc == 0)
         pool_open(s);
     if (rc == 0)

@@ -18,8 +18,8 @@
 
 const char *artifact_state_name(int64_t state)
 {
-    static const char *const names[] = {"", "empty", "creating", "ready", "failed"};
-    return state > 0 && state <= ARTIFACT_FAILED ? names[state] : "unknown";
+    static const char *const names[] = {"", "empty", "creating", "ready", "failed", "stored"};
+    return state > 0 && state <= ARTIFACT_STORED ? names[state] : "unknown";
 }
 
 /* ---- sandboxes ---- */
@@ -180,6 +180,12 @@ struct snapshot *snapshot_by_name(const struct space *s, uint64_t sandbox, const
             return sn;
     }
     return NULL;
+}
+
+bool snapshot_is_pinned(const struct snapshot *sn)
+{
+    const struct sandbox *sb = sandbox_by_id(sn->space, (uint64_t)sn->row.sandbox);
+    return sb && sb->named && sb->row.suspended == sn->row.id;
 }
 
 void snapshot_set_state(struct snapshot *sn, enum artifact_state state, const char *error)

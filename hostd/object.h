@@ -19,9 +19,16 @@ struct guest;
 struct op;
 struct job;
 struct browser;
+struct volume_task;
 
 /* Of templates and snapshots. Stored: never renumber. */
-enum artifact_state { ARTIFACT_EMPTY = 1, ARTIFACT_CREATING = 2, ARTIFACT_READY = 3, ARTIFACT_FAILED = 4 };
+enum artifact_state {
+    ARTIFACT_EMPTY = 1,
+    ARTIFACT_CREATING = 2,
+    ARTIFACT_READY = 3,
+    ARTIFACT_FAILED = 4,
+    ARTIFACT_STORED = 5 /* a snapshot of which nothing but artifacts in the object store is there */
+};
 const char *artifact_state_name(int64_t state);
 
 /* Of what is measured in the background: snapshot/account.h. */
@@ -56,7 +63,8 @@ struct snapshot {
     uint64_t browser_ended;  /* uv_now when one last ended by itself */
     struct accounting account;
     uint64_t held_disk, held_memory; /* bytes of its images that take up room, as account.c measured; 0: not yet */
-    unsigned loads;         /* operations that load it: not thinned meanwhile */
+    unsigned loads;         /* operations that load or store it: not thinned meanwhile */
+    struct volume_task *task; /* it is being stored, or fetched: hostd/volume */
     int64_t until;          /* on the schedule's clock, 0: not judged yet; and the tier that keeps it (every 0: none) */
     struct keep_tier tier;
     bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
@@ -129,6 +137,9 @@ static inline struct event_scope sandbox_scope(const struct sandbox *sb)
 {
     return (struct event_scope){sb->row.owner, sb->row.gid, sb->row.mode};
 }
+/* Suspended to that one: it must stay. */
+bool snapshot_is_pinned(const struct snapshot *sn);
+
 /* Saves the row; a failure is logged (the memory is ahead of the database then, and the next save repeats it). */
 int sandbox_save(struct sandbox *sb, struct err *e);
 /* Checks the table, sets, saves, and emits the event; all in one transaction. `reason` may be NULL. */

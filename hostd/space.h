@@ -25,6 +25,7 @@ struct frozen_job;
 struct doomed;
 struct browser;
 struct measure;
+struct volume;
 
 struct space {
     uv_loop_t *loop;
@@ -71,6 +72,7 @@ struct space {
         uint64_t ready, slot, new_, boot; /* loads by where their machine came from */
         uint64_t captures, pause_usec, deleted;
     } counts;                  /* since the start, for metrics */
+    struct volume *volume;     /* snapshots in the object store: hostd/volume */
     uint64_t preparing;        /* object that boots to become one */
     bool prepare_running;
     unsigned char *slots;      /* slot in use, config.uid_count entries */

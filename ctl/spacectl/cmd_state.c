@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// spacectl start, pause, resume, stop, kill: the verbs that `state` takes, for one or more
+// spacectl start, pause, resume, suspend, stop, kill: the verbs that `state` takes, for one or more
 // sandboxes.
 #include "spacectl/command.h"
+#include "spacectl/progress.h"
 #include "spacectl/state.h"
 
 #include <stdio.h>
@@ -11,11 +12,15 @@ static int run(const struct command *self, const struct tree *t, const struct ar
                struct err *e)
 {
     int failures = 0;
-    for (int i = 0; i < a->pos_count; i++)
-        if (state_verb(t, a->pos[i], self->name, e) < 0) {
+    for (int i = 0; i < a->pos_count; i++) {
+        pid_t child = progress_start(t, a->pos[i]);
+        int rc = state_verb(t, a->pos[i], self->name, e);
+        progress_stop(child);
+        if (rc < 0) {
             fprintf(stderr, "spacectl: %s\n", e->msg);
             failures++;
         }
+    }
     return failures ? EXIT_FAILED : 0;
 }
 
@@ -33,6 +38,9 @@ static int run(const struct command *self, const struct tree *t, const struct ar
 VERB(start, "boot stopped sandboxes", NULL)
 VERB(pause, "halt sandboxes where they are, memory kept",
      "Opening a file or starting a job in one resumes it, unless `wake` says manual.\n")
-VERB(resume, "let paused sandboxes run on", NULL)
+VERB(resume, "let paused and suspended sandboxes run on", NULL)
+VERB(suspend, "move sandboxes to the object store: memory, processes and disk",
+     "Neither memory nor a processor of this node is used any more. The next use brings one back, "
+     "unless\n`wake` says manual. `stats` says how far it is.\n")
 VERB(stop, "shut sandboxes down: programs get to end, the disk is kept", NULL)
 VERB(kill, "cut the power of sandboxes", "What the guest had not written to its disk is lost.\n")

@@ -22,7 +22,7 @@ struct db;
     INT(id)                                                                                        \
     INT(owner) INT(gid) INT(mode) INT(created) INT(changed) INT(state) INT(desired) INT(object)    \
     INT(next_object) INT(generation) INT(memory) INT(vcpus) INT(disk) INT(wake_manual) INT(slot)   \
-    INT(touched) INT(running_since) INT(base_kind) INT(base) DB_ACCOUNT_COLUMNS(INT) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
+    INT(touched) INT(running_since) INT(base_kind) INT(base) INT(suspended) DB_ACCOUNT_COLUMNS(INT) TEXT(name, 65) TEXT(origin, 64) TEXT(want, 64)                 \
     TEXT(labels, 4097) TEXT(idle, IDLE_TEXT_MAX) TEXT(keep, 512) TEXT(egress, EGRESS_TEXT_MAX) TEXT(error, ERR_MAX)
 
 #define DB_TEMPLATE_COLUMNS(INT, TEXT)                                                             \
@@ -32,7 +32,7 @@ struct db;
 #define DB_SNAPSHOT_COLUMNS(INT, TEXT)                                                             \
     INT(id) INT(sandbox) INT(owner) INT(gid) INT(mode) INT(created) INT(state) INT(consistent)     \
     INT(automatic) INT(size) INT(memory) INT(vcpus) INT(base_kind) INT(base) INT(changed_bytes)    \
-    INT(taken) INT(generation) DB_ACCOUNT_COLUMNS(INT)                                                                     \
+    INT(taken) INT(generation) INT(durable) DB_ACCOUNT_COLUMNS(INT)                                                                     \
     TEXT(name, 65) TEXT(sandbox_name, 65) TEXT(error, ERR_MAX)
 
 #define DB_JOB_COLUMNS(INT, TEXT)                                                                  \
@@ -42,6 +42,11 @@ struct db;
 
 #define DB_HEAD_COLUMNS(INT, TEXT)                                                                 \
     INT(id) INT(template) INT(memory) INT(vcpus) INT(disk) INT(created) INT(accel)
+
+/* A file of a snapshot or of a base in the object store (hostd/volume). */
+#define DB_ARTIFACT_COLUMNS(INT, TEXT)                                                             \
+    INT(id) INT(kind) INT(object) INT(file) INT(state) INT(size) INT(stored) INT(created)          \
+    TEXT(tenant, 65) TEXT(name, 33) TEXT(base, 33)
 
 #define DB_EVENT_COLUMNS(INT, TEXT)                                                                \
     INT(id) INT(owner) INT(gid) INT(mode) TEXT(line, 900)
@@ -63,13 +68,16 @@ struct job_row {
 struct head_row {
     DB_HEAD_COLUMNS(DB_INT, DB_TEXT)
 };
+struct artifact_row {
+    DB_ARTIFACT_COLUMNS(DB_INT, DB_TEXT)
+};
 struct event_row {
     DB_EVENT_COLUMNS(DB_INT, DB_TEXT)
 };
 #undef DB_INT
 #undef DB_TEXT
 
-enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_TABLE_COUNT };
+enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_ARTIFACTS, DB_TABLE_COUNT };
 
 /* Opens or creates PATH, migrates to the current version, checks integrity of the schema. A newer version is refused (-EPROTO). */
 int db_open(const char *path, struct db **out, struct err *e);

@@ -43,6 +43,9 @@ ROW_COLUMNS(event_row, DB_EVENT_COLUMNS)
 #define ROW head_row
 ROW_COLUMNS(head_row, DB_HEAD_COLUMNS)
 #undef ROW
+#define ROW artifact_row
+ROW_COLUMNS(artifact_row, DB_ARTIFACT_COLUMNS)
+#undef ROW
 
 static const struct table {
     const char *name;
@@ -55,6 +58,7 @@ static const struct table {
     [DB_JOBS] = {"jobs", job_row_columns, sizeof(struct job_row)},
     [DB_EVENTS] = {"events", event_row_columns, sizeof(struct event_row)},
     [DB_HEADS] = {"heads", head_row_columns, sizeof(struct head_row)},
+    [DB_ARTIFACTS] = {"artifacts", artifact_row_columns, sizeof(struct artifact_row)},
 };
 
 #define ACCOUNTED(table)                                                                           \
@@ -87,6 +91,9 @@ static const char *const migrations[] = {
     ACCOUNTED("sandboxes") ACCOUNTED("snapshots") ACCOUNTED("templates"),
     "ALTER TABLE snapshots ADD COLUMN generation INTEGER NOT NULL DEFAULT -1;", /* of its sandbox; -1: not known */
     "ALTER TABLE sandboxes ADD COLUMN egress TEXT NOT NULL DEFAULT '';",
+    "ALTER TABLE sandboxes ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0; ALTER TABLE snapshots ADD COLUMN durable INTEGER NOT NULL DEFAULT 0;"
+    "CREATE TABLE artifacts(id INTEGER PRIMARY KEY, kind INTEGER, object INTEGER, file INTEGER, state INTEGER, size INTEGER, stored INTEGER,"
+    " created INTEGER, tenant TEXT, name TEXT, base TEXT) STRICT;",
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
 

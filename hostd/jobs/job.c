@@ -458,7 +458,9 @@ int job_signal(struct job *j, const char *text, struct waiter *w, struct err *e)
     char number[12];
     if (n < 0)
         return err_set(e, EINVAL, "'%.32s' is no signal: a name such as TERM, or a number", text);
-    if (j->row.state != JOB_RUNNING || !j->sandbox->guest)
+    if (j->row.state == JOB_RUNNING && !j->sandbox->guest)
+        return err_set(e, EAGAIN, "job '%s' gets no signal now: its sandbox is %s", j->row.name, state_name(sandbox_state(j->sandbox)));
+    if (j->row.state != JOB_RUNNING)
         return err_set(e, ESRCH, "job '%s' does not run", j->row.name);
     struct signalling *s = calloc(1, sizeof *s);
     if (!s)

@@ -251,6 +251,8 @@ int job_stdin(struct job *j, const void *data, size_t len, struct waiter *w, str
 {
     if (j->row.state == JOB_NEW || j->row.state == JOB_STARTING)
         return err_set(e, EAGAIN, "job '%s' has not been started: write its cmd first", j->row.name);
+    if (j->row.state == JOB_RUNNING && !j->sandbox->guest)
+        return err_set(e, EAGAIN, "job '%s' takes no input now: its sandbox is %s", j->row.name, state_name(sandbox_state(j->sandbox)));
     if (job_ended(j) || !j->attached)
         return err_set(e, EPIPE, "job '%s' does not take input any more", j->row.name);
     struct input *in = calloc(1, sizeof *in);

@@ -8,6 +8,7 @@
 #include "hostd/noded_client.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/schedule.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -223,7 +224,7 @@ int snapshot_create(struct sandbox *sb, const char *name, struct snapshot **out,
     if (snapshot_by_name(s, (uint64_t)sb->row.id, name))
         return err_set(e, EEXIST, "'%s' has a snapshot '%s' already", sb->row.name, name);
     if (!sb->row.object)
-        return err_set(e, EAGAIN, "sandbox '%s' has no disk yet: it is %s", sb->row.name, state_name(sandbox_state(sb)));
+        return err_set(e, EAGAIN, "sandbox '%s' has no disk here: it is %s", sb->row.name, state_name(sandbox_state(sb)));
     rc = admit_disk(s, (uint32_t)sb->row.owner, e);
     if (rc == 0)
         rc = admit_space(s, e);
@@ -308,7 +309,11 @@ void snapshot_destroy(struct snapshot *sn)
     account_gone(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id, sn->row.parent_kind, sn->row.parent);
     job_rows_remove(sn->space, (uint64_t)sn->row.id);
     pool_drain(sn->space, (uint64_t)sn->row.id);
+    volume_abort(sn);
+    struct space *s = sn->space;
+    uint64_t id = (uint64_t)sn->row.id;
     snapshot_forget(sn);
+    volume_drop(s, id);
 }
 
 /* ---- templates ---- */

@@ -32,8 +32,8 @@ static uint64_t boottime(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-enum idle_verb { IDLE_PAUSE, IDLE_STOP, IDLE_DESTROY, IDLE_VERBS };
-static const char *const verbs[IDLE_VERBS] = {"pause", "stop", "destroy"};
+enum idle_verb { IDLE_PAUSE, IDLE_SUSPEND, IDLE_STOP, IDLE_DESTROY, IDLE_VERBS };
+static const char *const verbs[IDLE_VERBS] = {"pause", "suspend", "stop", "destroy"};
 
 struct idle_policy {
     uint64_t after[IDLE_VERBS]; /* seconds; 0: not */
@@ -49,7 +49,7 @@ static int parse_line(char *text, struct idle_policy *p, struct err *e)
     while (v < IDLE_VERBS && strcmp(text, verbs[v]) != 0)
         v++;
     if (v == IDLE_VERBS || !space || str_parse_duration(str_trim(space + 1), &seconds) < 0 || !seconds)
-        return err_set(e, EINVAL, "idle takes `never`, or lines such as `pause 5m`, `stop 1d`, `destroy 30d`, not '%.40s'", text);
+        return err_set(e, EINVAL, "idle takes `never`, or lines such as `pause 5m`, `suspend 1h`, `stop 1d`, `destroy 30d`, not '%.40s'", text);
     p->after[v] = seconds;
     return 0;
 }
@@ -124,7 +124,7 @@ static void carry_out(struct sandbox *sb, enum idle_verb v)
     if (v == IDLE_DESTROY)
         sandbox_destroy(sb, &e);
     else
-        op_submit(sb, op_new(v == IDLE_PAUSE ? OP_PAUSE : OP_STOP), false, NULL);
+        op_submit(sb, op_new(v == IDLE_PAUSE ? OP_PAUSE : v == IDLE_SUSPEND ? OP_SUSPEND : OP_STOP), false, NULL);
 }
 
 /* The last line that is due: an idle hour may have passed while nobody looked. */
@@ -133,7 +133,7 @@ static int due(const struct sandbox *sb, const struct idle_policy *p)
     uint64_t idle = idle_seconds(sb);
     enum sandbox_state state = sandbox_state(sb);
     for (int v = IDLE_VERBS - 1; v >= 0; v--) {
-        bool fits = v == IDLE_DESTROY || state == SANDBOX_RUNNING || (v == IDLE_STOP && state == SANDBOX_PAUSED);
+        bool fits = v == IDLE_DESTROY || state == SANDBOX_RUNNING || (v != IDLE_PAUSE && state == SANDBOX_PAUSED);
         if (p->after[v] && idle >= p->after[v] && fits && !(sb->idle.done & (1u << v)))
             return v;
     }

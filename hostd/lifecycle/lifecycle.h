@@ -80,7 +80,7 @@ struct capture {
     struct head head; /* out: its memory is 0 when the disk alone was taken */
 };
 
-enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
+enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_SUSPEND, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_DESTROY };
 
 struct op {
     struct op *next;
@@ -117,7 +117,11 @@ int vm_stop(struct sandbox *sb, struct err *e);
 int load_run(struct sandbox *sb, struct op *op, struct err *e);
 /* Can the ref be loaded as things are now? -ESTALE. Asked before anything is moved. */
 int load_check(struct space *s, const struct ref *ref, struct err *e);
+/* A machine at the snapshot that `ref` names, which has memory and is in the pool, becomes the sandbox's; the caller sets the state. */
+int load_memory(struct sandbox *sb, const struct ref *ref, struct err *e);
 int capture_run(struct sandbox *sb, struct op *op, struct err *e);
+/* Of a machine that is paused: with its memory, for the snapshot of that id. */
+int capture_paused(struct sandbox *sb, struct capture *c, struct err *e);
 /* Copies what `ref` names into a new object; for a sandbox through its queue. */
 int capture_ref(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, struct capture *c, struct err *e);
 int capture_sandbox(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, struct capture *c, struct err *e);
@@ -129,6 +133,20 @@ int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct
 int snapshot_take(struct snapshot *sn, const struct ref *ref, bool with_memory, struct err *e);
 void snapshot_set_head(struct snapshot *sn, const struct capture *c);
 struct head snapshot_head(const struct snapshot *sn);
+/* Suspend and restore (suspend.c). On failure the sandbox is in a state that it may stay in, but after an abort. */
+int suspend_run(struct sandbox *sb, struct err *e);
+int restore_run(struct sandbox *sb, struct err *e);
+/* A suspended one gives its memory up: stopped, with the disk of that moment. */
+int suspend_forget(struct sandbox *sb, struct err *e);
+/* One that was found suspending, suspended or restoring. 1: it is as if that had never been, running or paused, and to be recovered so. */
+int suspend_recover(struct sandbox *sb, struct op *op, struct err *e);
+/* Is a snapshot all of it, in whatever state? */
+static inline bool suspend_holds(const struct sandbox *sb)
+{
+    return sb->row.suspended && (!sb->row.object || sandbox_state(sb) == SANDBOX_SUSPENDED || sandbox_state(sb) == SANDBOX_RESTORING);
+}
+/* What it is suspended to, or is being; NULL: nothing. */
+struct snapshot *suspend_snapshot(const struct sandbox *sb);
 /* Deletes an object of space-noded's, in the background or before it returns. What cannot be deleted now (the pool may be too full even for that) is
  * tried again until it can be. */
 void object_delete_later(struct space *s, uint32_t kind, uint64_t id);

@@ -17,6 +17,7 @@
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
 #include "hostd/snapshot/account.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -97,13 +98,18 @@ static int capture_machine(struct sandbox *sb, bool running, struct capture *c, 
 static int capture_here(struct sandbox *sb, enum sandbox_state was, struct capture *c, struct err *e)
 {
     if (!sb->row.object)
-        return err_set(e, ENOTCONN, "sandbox '%s' has no disk yet", sb->row.name);
+        return err_set(e, ENOTCONN, "sandbox '%s' has no disk here: it is %s", sb->row.name, state_name(sandbox_state(sb)));
     bool machine = c->with_memory && sb->guest && (was == SANDBOX_RUNNING || was == SANDBOX_PAUSED);
     int rc = machine ? capture_machine(sb, was == SANDBOX_RUNNING, c, e) : capture_disk(sb, was == SANDBOX_RUNNING, c, e);
     struct snapshot *sn = rc == 0 && c->kind == NODED_SNAPSHOT ? snapshot_by_id(sb->space, c->id) : NULL; /* none: it is hidden, or removed */
     if (sn)
         account_captured(sb, sn);
     return rc;
+}
+
+int capture_paused(struct sandbox *sb, struct capture *c, struct err *e)
+{
+    return capture_here(sb, SANDBOX_PAUSED, c, e);
 }
 
 int capture_run(struct sandbox *sb, struct op *op, struct err *e)
@@ -174,6 +180,8 @@ static int wait_for(struct space *s, const struct ref *ref, struct err *e)
     if (sn) {
         snapshot_ref(sn);
         rc = wait_ready(s, &sn->ready, &sn->row.state);
+        if (rc == 0 && !sn->gone && sn->row.state == ARTIFACT_STORED && (rc = volume_fetched(sn, e)) < 0)
+            err_wrap(e, "snapshot '%s' is in the object store", sn->row.name);
         if (rc == 0 && (sn->gone || sn->row.state != ARTIFACT_READY))
             rc = err_set(e, ESTALE, "snapshot '%s' is gone or failed%s%s", sn->row.name, sn->row.error[0] ? ": " : "", sn->row.error);
         snapshot_unref(sn);
@@ -202,13 +210,23 @@ int load_check(struct space *s, const struct ref *ref, struct err *e)
     return err_set(e, ESTALE, "what this head names is gone or not ready");
 }
 
+/* What a suspended sandbox is, is its snapshot. */
+static void look_through(struct space *s, struct ref *ref)
+{
+    const struct sandbox *src = ref->kind == REF_SANDBOX ? sandbox_by_id(s, ref->id) : NULL;
+    if (src && sandbox_state(src) == SANDBOX_SUSPENDED && ref->generation == (uint64_t)src->row.generation && suspend_snapshot(src))
+        *ref = (struct ref){REF_SNAPSHOT, (uint64_t)src->row.suspended, 0};
+}
+
 int capture_ref(struct space *s, struct sandbox *sb, const struct ref *ref, struct capture *c, struct err *e)
 {
-    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = c->kind, .id = c->id, .kind2 = ref->kind == REF_SNAPSHOT ? NODED_SNAPSHOT : NODED_TEMPLATE,
-                                .id2 = ref->id, .flags = c->seal ? NODED_READ_ONLY : 0};
-    if (ref->kind == REF_SANDBOX)
-        return capture_sandbox(s, sb, ref, c, e);
-    int rc = wait_for(s, ref, e);
+    struct ref of = *ref;
+    look_through(s, &of);
+    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = c->kind, .id = c->id, .kind2 = of.kind == REF_SNAPSHOT ? NODED_SNAPSHOT : NODED_TEMPLATE,
+                                .id2 = of.id, .flags = c->seal ? NODED_READ_ONLY : 0};
+    if (of.kind == REF_SANDBOX)
+        return capture_sandbox(s, sb, &of, c, e);
+    int rc = wait_for(s, &of, e);
     c->consistent = true;
     return rc < 0 ? rc : noded_call(s, &req, NULL, NULL, e);
 }
@@ -299,6 +317,7 @@ static int switched(struct sandbox *sb, const struct ref *ref, uint64_t old, str
 {
     account_loaded(sb, ref, old);
     sb->row.next_object = 0;
+    sb->row.suspended = 0;
     sb->row.generation++;
     sb->row.touched = sb->ready.first != NULL;
     ref_format(ref, sb->row.origin);
@@ -425,6 +444,16 @@ static int load_machine(struct sandbox *sb, const struct ref *ref, struct machin
     return rc;
 }
 
+int load_memory(struct sandbox *sb, const struct ref *ref, struct err *e)
+{
+    struct machine *m = NULL;
+    uint64_t jobs_of = 0;
+    int rc = load_machine(sb, ref, &m, &jobs_of, e);
+    if (rc == 0 && !m)
+        rc = err_set(e, EIO, "the snapshot that '%s' was suspended to has no memory", sb->row.name);
+    return rc < 0 ? rc : take_over(sb, m, ref, jobs_of, e);
+}
+
 static int load_into(struct sandbox *sb, const struct op *op, struct err *e)
 {
     struct machine *m = NULL;
@@ -454,7 +483,7 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
 {
     enum sandbox_state before = sandbox_state(sb);
     int64_t object = sb->row.object;
-    bool touched = sb->row.touched && object && before != SANDBOX_CREATING; /* interrupted before anyone had it: it begins anew */
+    bool touched = sb->row.touched && (object || sb->row.suspended) && before != SANDBOX_CREATING; /* interrupted before anyone had it: it begins anew */
     int rc = 0;
     if (op->ref.kind == REF_SANDBOX && op->ref.id == (uint64_t)sb->row.id)
         return op->ref.generation == (uint64_t)sb->row.generation
@@ -463,12 +492,13 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
     rc = load_check(sb->space, &op->ref, e);
     if (rc < 0)
         return rc;
+    look_through(sb->space, &op->ref);
     ref_format(&op->ref, sb->row.want);
     sb->row.desired = SANDBOX_RUNNING;
     sandbox_set_state(sb, touched || before == SANDBOX_ROLLING_BACK ? SANDBOX_ROLLING_BACK : SANDBOX_CREATING, NULL);
     if (op->delay)
         rc = wait_for_copy(sb);
-    if (rc == 0 && touched && !(before == SANDBOX_ROLLING_BACK && present_kept(sb)))
+    if (rc == 0 && touched && object && !(before == SANDBOX_ROLLING_BACK && present_kept(sb)))
         rc = keep_present(sb, before, e);
     struct snapshot *from = rc == 0 && op->ref.kind == REF_SNAPSHOT ? snapshot_by_id(sb->space, op->ref.id) : NULL;
     if (from)
@@ -481,8 +511,9 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
     }
     if (rc < 0) {
         bool intact = object && sb->row.object == object && (sb->guest ? before == SANDBOX_RUNNING || before == SANDBOX_PAUSED : before == SANDBOX_STOPPED);
-        if (intact && rc != -ECANCELED)
-            sandbox_set_state(sb, before, "the new head could not be loaded");
+        bool stored = sb->row.suspended && !sb->row.object; /* as before, or as space-hostd found it */
+        if ((intact || stored) && rc != -ECANCELED)
+            sandbox_set_state(sb, stored ? SANDBOX_SUSPENDED : before, "the new head could not be loaded");
         return rc;
     }
     sandbox_set_state(sb, SANDBOX_RUNNING, NULL);

@@ -91,6 +91,8 @@ static int run_resume(struct sandbox *sb, struct err *e)
 static int run_start(struct sandbox *sb, struct err *e)
 {
     struct ref want;
+    if (suspend_holds(sb))
+        return restore_run(sb, e);
     if (!sb->row.object) { /* it never got a disk: load what it was to be */
         if (ref_parse(sb->row.want, &want) < 0)
             return err_set(e, ENOENT, "sandbox '%s' has no disk and no head to load: write one to its head", sb->row.name);
@@ -108,6 +110,11 @@ static int run_start(struct sandbox *sb, struct err *e)
 
 static int run_stop(struct sandbox *sb, struct err *e)
 {
+    if (sandbox_state(sb) == SANDBOX_SUSPENDED) {
+        int rc = restore_run(sb, e); /* nor can one that is nowhere */
+        if (rc < 0)
+            return rc;
+    }
     if (sandbox_state(sb) == SANDBOX_PAUSED) {
         int rc = run_resume(sb, e); /* a paused guest cannot shut down */
         if (rc < 0)
@@ -124,6 +131,8 @@ static int run_stop(struct sandbox *sb, struct err *e)
 
 static int run_kill(struct sandbox *sb, struct err *e)
 {
+    if (suspend_holds(sb))
+        return suspend_forget(sb, e);
     int rc = vm_kill(sb, e);
     if (rc < 0)
         return rc;
@@ -281,6 +290,12 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
             sandbox_set_state(sb, now, "found so");
         return op->vm_running ? reconnect(sb, e) : 0; /* one that stands still cannot answer: its resume connects */
     }
+    case SANDBOX_SUSPENDING:
+    case SANDBOX_SUSPENDED:
+    case SANDBOX_RESTORING: {
+        int rc = suspend_recover(sb, op, e);
+        return rc > 0 ? run_recover(sb, op, e) : rc;
+    }
     case SANDBOX_STARTING:
         sandbox_set_state(sb, SANDBOX_STOPPED, "interrupted");
         return run_start(sb, e);
@@ -295,7 +310,7 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
 
 static int run_op(struct sandbox *sb, struct op *op, struct err *e)
 {
-    static const enum verb verbs[] = {[OP_START] = VERB_START, [OP_PAUSE] = VERB_PAUSE, [OP_RESUME] = VERB_RESUME,
+    static const enum verb verbs[] = {[OP_START] = VERB_START, [OP_PAUSE] = VERB_PAUSE, [OP_RESUME] = VERB_RESUME, [OP_SUSPEND] = VERB_SUSPEND,
                                       [OP_STOP] = VERB_STOP,   [OP_KILL] = VERB_KILL};
     if (op->kind >= OP_START && op->kind <= OP_KILL) {
         enum verb_answer answer = verb_allowed(sandbox_state(sb), verbs[op->kind]);
@@ -309,7 +324,8 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_LOAD: return load_run(sb, op, e);
     case OP_START: return run_start(sb, e);
     case OP_PAUSE: return run_pause(sb, e);
-    case OP_RESUME: return run_resume(sb, e);
+    case OP_RESUME: return sandbox_state(sb) == SANDBOX_SUSPENDED ? restore_run(sb, e) : run_resume(sb, e);
+    case OP_SUSPEND: return suspend_run(sb, e);
     case OP_STOP: return run_stop(sb, e);
     case OP_KILL: return run_kill(sb, e);
     case OP_CAPTURE: return capture_run(sb, op, e);
@@ -347,12 +363,14 @@ static void serve_ready(struct sandbox *sb)
         wait_done_all(&sb->ready, 0, NULL);
         break;
     case SANDBOX_PAUSED:
+    case SANDBOX_SUSPENDED:
         if (!sb->ready.first)
             break;
         if (!sb->row.wake_manual)
             op_submit(sb, op_new(OP_RESUME), false, NULL);
         else
-            wait_done_all(&sb->ready, err_set(&e, EAGAIN, "sandbox '%s' is paused and its wake is manual: write resume to its state", sb->row.name), &e);
+            wait_done_all(&sb->ready, err_set(&e, EAGAIN, "sandbox '%s' is %s and its wake is manual: write resume to its state", sb->row.name,
+                                                state_name(sandbox_state(sb))), &e);
         break;
     default:
         err_set(&e, ENOTCONN, "sandbox '%s' is %s%s%s", sb->row.name, state_name(sandbox_state(sb)), sb->row.error[0] ? ": " : "", sb->row.error);
@@ -461,7 +479,7 @@ static void mark_touched(struct sandbox *sb)
 
 void sandbox_verb(struct sandbox *sb, enum verb v, struct waiter *w)
 {
-    static const enum op_kind kinds[] = {[VERB_START] = OP_START, [VERB_PAUSE] = OP_PAUSE, [VERB_RESUME] = OP_RESUME,
+    static const enum op_kind kinds[] = {[VERB_START] = OP_START, [VERB_PAUSE] = OP_PAUSE, [VERB_RESUME] = OP_RESUME, [VERB_SUSPEND] = OP_SUSPEND,
                                          [VERB_STOP] = OP_STOP,   [VERB_KILL] = OP_KILL};
     mark_touched(sb);
     op_submit(sb, op_new(kinds[v]), v == VERB_KILL, w);
@@ -470,8 +488,8 @@ void sandbox_verb(struct sandbox *sb, enum verb v, struct waiter *w)
 void sandbox_touch(struct sandbox *sb, bool wake, struct waiter *w)
 {
     struct err e = {0};
-    if (sb->row.state == SANDBOX_PAUSED && !wake) {
-        w->done(w, err_set(&e, EAGAIN, "sandbox '%s' is paused and this access does not wake it", sb->row.name), &e);
+    if ((sb->row.state == SANDBOX_PAUSED || sb->row.state == SANDBOX_SUSPENDED) && !wake) {
+        w->done(w, err_set(&e, EAGAIN, "sandbox '%s' is %s and this access does not wake it", sb->row.name, state_name(sandbox_state(sb))), &e);
         return;
     }
     if (sb->copy != COPY_HELD)

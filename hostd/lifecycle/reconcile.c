@@ -6,6 +6,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -161,7 +162,7 @@ static struct sandbox **all_sandboxes(struct space *s, size_t *count)
 static bool object_known(const struct space *s, const char *kind, uint64_t id)
 {
     if (!strcmp(kind, "template"))
-        return template_by_id(s, id) || prepared_has_object(s, id);
+        return template_by_id(s, id) || prepared_has_object(s, id) || volume_has_object(s, id);
     if (!strcmp(kind, "snapshot"))
         return snapshot_by_id(s, id) != NULL;
     if (is_ours(s, id))
@@ -255,8 +256,10 @@ static void reconcile(void *arg)
         return; /* its next connection starts another */
     }
     survey(s, &domains);
-    if (first)
+    if (first) {
         settle_artifacts(s);
+        volume_resume(s);
+    }
     first = false;
     struct sandbox **all = all_sandboxes(s, &count);
     for (size_t i = 0; i < count; i++) {

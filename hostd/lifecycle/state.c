@@ -10,15 +10,18 @@ static const struct {
     const char *name;
     unsigned next; /* states it may move to */
 } states[SANDBOX_STATE_COUNT] = {
-    [SANDBOX_CREATING] = {"creating", S(RUNNING) | S(PAUSED) | S(FAILED) | S(DESTROYING) | S(STOPPED)},
-    [SANDBOX_RUNNING] = {"running", S(PAUSED) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
-    [SANDBOX_PAUSED] = {"paused", S(RUNNING) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
+    [SANDBOX_CREATING] = {"creating", S(RUNNING) | S(PAUSED) | S(FAILED) | S(DESTROYING) | S(STOPPED) | S(SUSPENDED)},
+    [SANDBOX_RUNNING] = {"running", S(PAUSED) | S(SUSPENDING) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
+    [SANDBOX_PAUSED] = {"paused", S(RUNNING) | S(SUSPENDING) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
     [SANDBOX_STOPPING] = {"stopping", S(STOPPED) | S(FAILED) | S(DESTROYING)},
     [SANDBOX_STOPPED] = {"stopped", S(STARTING) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
     [SANDBOX_STARTING] = {"starting", S(RUNNING) | S(STOPPED) | S(FAILED) | S(DESTROYING)},
-    [SANDBOX_ROLLING_BACK] = {"rolling-back", S(RUNNING) | S(PAUSED) | S(STOPPED) | S(FAILED) | S(DESTROYING)},
-    [SANDBOX_FAILED] = {"failed", S(STARTING) | S(ROLLING_BACK) | S(CREATING) | S(STOPPED) | S(DESTROYING)},
+    [SANDBOX_ROLLING_BACK] = {"rolling-back", S(RUNNING) | S(SUSPENDED) | S(PAUSED) | S(STOPPED) | S(FAILED) | S(DESTROYING)},
+    [SANDBOX_FAILED] = {"failed", S(RESTORING) | S(SUSPENDED) | S(STARTING) | S(ROLLING_BACK) | S(CREATING) | S(STOPPED) | S(DESTROYING)},
     [SANDBOX_DESTROYING] = {"destroying", 0},
+    [SANDBOX_SUSPENDING] = {"suspending", S(RUNNING) | S(PAUSED) | S(SUSPENDED) | S(STOPPED) | S(FAILED) | S(DESTROYING)},
+    [SANDBOX_SUSPENDED] = {"suspended", S(RESTORING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
+    [SANDBOX_RESTORING] = {"restoring", S(RUNNING) | S(SUSPENDED) | S(STOPPED) | S(FAILED) | S(DESTROYING)},
 };
 
 #define A(name, answer) [SANDBOX_##name] = VERB_##answer
@@ -27,12 +30,13 @@ static const struct {
     const char *name;
     enum verb_answer in[SANDBOX_STATE_COUNT]; /* unnamed: VERB_REFUSED */
 } verbs[VERB_COUNT] = {
-    [VERB_START] = {"start", {A(STOPPED, RUN), A(FAILED, RUN), A(RUNNING, DONE)}},
+    [VERB_START] = {"start", {A(STOPPED, RUN), A(FAILED, RUN), A(RUNNING, DONE), A(SUSPENDED, RUN)}},
     [VERB_PAUSE] = {"pause", {A(RUNNING, RUN), A(PAUSED, DONE)}},
-    [VERB_RESUME] = {"resume", {A(PAUSED, RUN), A(RUNNING, DONE)}},
-    [VERB_STOP] = {"stop", {A(RUNNING, RUN), A(PAUSED, RUN), A(STOPPED, DONE)}},
+    [VERB_RESUME] = {"resume", {A(PAUSED, RUN), A(RUNNING, DONE), A(SUSPENDED, RUN)}},
+    [VERB_SUSPEND] = {"suspend", {A(RUNNING, RUN), A(PAUSED, RUN), A(SUSPENDED, DONE)}},
+    [VERB_STOP] = {"stop", {A(RUNNING, RUN), A(PAUSED, RUN), A(STOPPED, DONE), A(SUSPENDED, RUN)}},
     [VERB_KILL] = {"kill", {A(RUNNING, RUN), A(PAUSED, RUN), A(FAILED, RUN), A(STOPPED, DONE), A(CREATING, RUN), A(STARTING, RUN),
-                            A(STOPPING, RUN), A(ROLLING_BACK, RUN)}},
+                            A(STOPPING, RUN), A(ROLLING_BACK, RUN), A(SUSPENDING, RUN), A(SUSPENDED, RUN), A(RESTORING, RUN)}},
 };
 
 const char *state_name(enum sandbox_state s)
@@ -47,7 +51,8 @@ bool state_may_move(enum sandbox_state from, enum sandbox_state to)
 
 bool state_is_transitional(enum sandbox_state s)
 {
-    return s == SANDBOX_CREATING || s == SANDBOX_STOPPING || s == SANDBOX_STARTING || s == SANDBOX_ROLLING_BACK || s == SANDBOX_DESTROYING;
+    return s == SANDBOX_CREATING || s == SANDBOX_STOPPING || s == SANDBOX_STARTING || s == SANDBOX_ROLLING_BACK || s == SANDBOX_DESTROYING ||
+           s == SANDBOX_SUSPENDING || s == SANDBOX_RESTORING;
 }
 
 enum verb verb_of(const char *name)

@@ -106,13 +106,11 @@ int op_object_list(struct node *n, const struct noded_request *q, struct noded_r
 }
 
 /* Hands out a regular file of an object, one of six names. Its contents are hostd's to protect
- * anyway. */
+ * anyway. The file system refuses to write to what is sealed. */
 int op_file_open(struct node *n, const struct noded_request *q, struct noded_reply *rep,
                  int *ret_fd, struct err *e)
 {
     (void)rep;
-    if ((q->flags & NODED_WRITABLE) && q->kind == NODED_SNAPSHOT)
-        return err_set(e, EROFS, "file-open: a snapshot is not written to");
     if ((q->flags & NODED_WRITABLE) && in_use(n, q))
         return err_set(e, EBUSY,
                        "write to a file of sandbox %012llx: its virtual machine is not ended yet",

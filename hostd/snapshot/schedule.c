@@ -280,10 +280,10 @@ static void judge(struct sandbox *sb, struct snapshot **list, size_t n, int64_t 
     free(items);
 }
 
-/* Nobody reads it, and it is not being loaded. */
+/* Nobody reads it, it is not being loaded or stored, and nobody is suspended to it. */
 static bool free_to_go(const struct snapshot *sn)
 {
-    return !sn->readers && !sn->loads;
+    return !sn->readers && !sn->loads && !snapshot_is_pinned(sn);
 }
 
 static void thin(struct space *s, struct snapshot **list, size_t n, int64_t now, bool low)
@@ -320,7 +320,7 @@ static bool judged(struct snapshot *sn)
     struct space *s = sn->space;
     struct sandbox *sb = sn->row.automatic ? sandbox_by_id(s, (uint64_t)sn->row.sandbox) : NULL;
     size_t n;
-    if (!sb || !sb->named || sn->row.state == ARTIFACT_CREATING)
+    if (!sb || !sb->named || sn->row.state == ARTIFACT_CREATING || snapshot_is_pinned(sn))
         return false;
     if (!sn->until) {
         struct snapshot **list = automatic_ones(s, sb, &n);

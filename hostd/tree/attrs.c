@@ -9,6 +9,7 @@
 #include "hostd/snapshot/changes.h"
 #include "hostd/snapshot/schedule.h"
 #include "hostd/tree/tree.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -287,6 +288,16 @@ static void read_sandbox_error(struct tree_fid *f, struct text *t)
     add_line(t, row_of(f)->error);
 }
 
+/* Is what it is suspended to in the object store, and how far is that? */
+static void add_volume_stats(const struct sandbox *sb, struct text *t)
+{
+    const struct snapshot *sn = sb->row.suspended ? snapshot_by_id(sb->space, (uint64_t)sb->row.suspended) : NULL;
+    uint64_t done, total;
+    text_add(t, "durable %s\n", sn && sn->row.durable ? "yes" : "no");
+    if (sn && volume_progress(sn, &done, &total))
+        text_add(t, sn->row.state == ARTIFACT_STORED ? "download_bytes %" PRIu64 "\ndownload_total %" PRIu64 "\n" : "upload_bytes %" PRIu64 "\nupload_total %" PRIu64 "\n", done, total);
+}
+
 static void read_stats(struct tree_fid *f, struct text *t)
 {
     struct sandbox *sb = f->node.sandbox;
@@ -299,6 +310,7 @@ static void read_stats(struct tree_fid *f, struct text *t)
              net.sent, net.received, net.open, net.allowed, net.denied, net.names, net.names_denied);
     if (delta >= 0)
         text_add(t, "disk_delta_bytes %" PRId64 "\n", delta);
+    add_volume_stats(sb, t);
     if (!sb->guest)
         return;
     AUTO_FREE char *info = strdup(guest_info(sb->guest));
@@ -326,7 +338,7 @@ static void write_state(struct p9_request *r, struct tree_fid *f, char *value, s
     if (!may_write(r, f))
         return;
     if (v == VERB_COUNT)
-        fail(r, f, err_set(&e, EINVAL, "'%.32s' is no verb: start, pause, resume, stop or kill", value), &e);
+        fail(r, f, err_set(&e, EINVAL, "'%.32s' is no verb: start, pause, resume, suspend, stop or kill", value), &e);
     else
         sandbox_verb(f->node.sandbox, v, pending_write(r, f));
 }
@@ -568,14 +580,14 @@ const struct attr sandbox_attrs[] = {
     {"origin", 0444, 0, read_origin, NULL, "The ref it was last loaded from."},
     {"owner", 0444, 0, read_owner, NULL, "Whose it is."},
     {"created", 0444, 0, read_created, NULL, "When (UTC)."},
-    {"state", 0644, 0, read_state, write_state, "Reads the state's name; takes a verb: start pause resume stop kill. The write returns when it is done."},
+    {"state", 0644, 0, read_state, write_state, "Reads the state's name; takes a verb: start pause resume suspend stop kill. The write returns when it is done."},
     {"memory", 0644, 0, read_memory, write_memory, "Such as 256M; settable until root/ or proc/ is first touched, and when stopped."},
     {"vcpus", 0644, 0, read_vcpus, write_vcpus, "Processors; settable like memory."},
     {"disk", 0644, 0, read_disk, write_disk, "Size of the disk, such as 10G; grows while running, never shrinks."},
     {"labels", 0644, ATTR_ACCUMULATE, read_labels, write_labels, "key=value lines; keys under admin. are the administrator's."},
     {"keep", 0644, ATTR_ACCUMULATE, read_keep, write_keep, "Automatic snapshots: `none`, `default`, or lines such as `disk every 5m for 1h`, `full every 1h for 1d`."},
-    {"idle", 0644, ATTR_ACCUMULATE, read_idle, write_idle, "never, or lines such as `pause 5m`, `stop 1d`, `destroy 30d`: what happens when nobody uses it so long."},
-    {"wake", 0644, 0, read_wake, write_wake, "auto: touching root/ or starting a job resumes a paused sandbox; manual: EAGAIN."},
+    {"idle", 0644, ATTR_ACCUMULATE, read_idle, write_idle, "never, or lines such as `pause 5m`, `suspend 1h`, `stop 1d`, `destroy 30d`: what happens when nobody uses it so long."},
+    {"wake", 0644, 0, read_wake, write_wake, "auto: touching root/ or starting a job resumes a paused or suspended sandbox; manual: EAGAIN."},
     {"egress", 0644, ATTR_ACCUMULATE, read_egress, write_egress, "What it may reach: rules such as `allow tcp example.org:443`, `allow tcp @pypi`; empty: nothing."},
     {"net", 0666, 0, read_net, write_net, "Recent decisions on its connections; write HOST:PORT, then read from the start of the same descriptor: what would be decided."},
     {"stats", 0444, 0, read_stats, NULL, "key value lines."},
@@ -597,7 +609,7 @@ static void read_snapshot_id(struct tree_fid *f, struct text *t)
 static void read_snapshot_kind(struct tree_fid *f, struct text *t)
 {
     const struct snapshot_row *row = snap_of(f);
-    if (row->memory && row->state == ARTIFACT_READY)
+    if (row->memory && (row->state == ARTIFACT_READY || row->state == ARTIFACT_STORED))
         text_add(t, "full\n");
     else
         text_add(t, "disk %s\n", row->state == ARTIFACT_CREATING ? "unknown" : row->consistent ? "consistent" : "crash");
@@ -634,6 +646,26 @@ static void read_snapshot_tier(struct tree_fid *f, struct text *t)
 static void read_snapshot_state(struct tree_fid *f, struct text *t)
 {
     text_add(t, "%s\n", artifact_state_name(snap_of(f)->state));
+}
+static void write_snapshot_state(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    if (strcmp(value, "upload") != 0)
+        fail_errno(r, f, EINVAL, "a snapshot's state takes `upload`: its files are stored in the object store");
+    else
+        volume_upload(f->node.snapshot, pending_write(r, f));
+}
+static void read_snapshot_durable(struct tree_fid *f, struct text *t)
+{
+    uint64_t done, total;
+    if (snap_of(f)->durable)
+        text_add(t, "yes\n");
+    else if (volume_progress(f->node.snapshot, &done, &total))
+        text_add(t, "no %" PRIu64 " %" PRIu64 "\n", done, total);
+    else
+        text_add(t, "no\n");
 }
 static void read_snapshot_error(struct tree_fid *f, struct text *t)
 {
@@ -695,7 +727,8 @@ const struct attr snapshot_attrs[] = {
     {"delta", 0444, 0, read_snapshot_delta, NULL, "Bytes that it holds beyond the snapshot before it, or what its sandbox came from; `unknown` until measured."},
     {"tier", 0444, 0, read_snapshot_tier, NULL, "Of an automatic one: the line of `keep` that keeps it longest."},
     {"expires", 0444, 0, read_snapshot_expires, NULL, "When it is removed if `keep` stays as it is (UTC), or never."},
-    {"state", 0444, 0, read_snapshot_state, NULL, "creating, ready or failed."},
+    {"state", 0644, 0, read_snapshot_state, write_snapshot_state, "creating, ready, stored (in the object store only) or failed; write `upload` to store it. The write returns when it is durable."},
+    {"durable", 0444, 0, read_snapshot_durable, NULL, "`yes`: it is in the object store, verified. `no`; while it is uploaded `no DONE TOTAL`, in bytes."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
     {"changes", 0666, ATTR_STREAM, NULL, write_changes,
      "Write the head of another snapshot, then read from the same descriptor: BYTES PATH of each file in files/ that may differ from that one's."},

@@ -183,6 +183,9 @@ static void remove_node(struct p9_request *r, struct tree_fid *f, struct node *n
         rc = sandbox_destroy(n->sandbox, &e);
     else if (n->kind == NODE_TEMPLATE)
         rc = template_destroy(n->template, &e);
+    else if (n->kind == NODE_SNAPSHOT && snapshot_is_pinned(n->snapshot))
+        rc = err_set(&e, EBUSY, "sandbox '%s' is suspended to snapshot '%s': resume it, or remove the sandbox", n->snapshot->row.sandbox_name,
+                     n->snapshot->row.name);
     else if (n->kind == NODE_SNAPSHOT)
         snapshot_destroy(n->snapshot);
     else

@@ -13,6 +13,7 @@
 #include "hostd/snapshot/browser.h"
 #include "hostd/tree/symlink.h"
 #include "hostd/tree/tree.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -125,6 +126,8 @@ static void gate_open_snapshot(struct p9_request *r, const struct node *n, void 
         gate_refuse(g, ESTALE, "this snapshot is gone");
     else if (sn->row.state == ARTIFACT_CREATING)
         wait_add(&sn->ready, &g->w);
+    else if (sn->row.state == ARTIFACT_STORED)
+        volume_fetch(sn, &g->w);
     else if (sn->row.state != ARTIFACT_READY)
         gate_refuse(g, EIO, sn->row.error[0] ? sn->row.error : "this snapshot has no image");
     else

@@ -4,6 +4,7 @@
 #include "hostd/noded_client.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/tree/tree.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -198,6 +199,8 @@ void raw_open(struct p9_request *r, struct tree_fid *f)
     struct wait_list *l = f->node.template ? &f->node.template->ready : &f->node.snapshot->ready;
     if (state == ARTIFACT_CREATING)
         wait_add(l, &pending_new(r, raw_open_ready)->w);
+    else if (state == ARTIFACT_STORED)
+        volume_fetch(f->node.snapshot, &pending_new(r, raw_open_ready)->w);
     else
         raw_open_ready(r);
 }

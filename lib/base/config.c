@@ -20,6 +20,7 @@ enum kind {
     K_NAME,  /* str_name_valid */
     K_ACCEL, /* auto, kvm, tcg */
     K_STYLE, /* path, host */
+    K_YES,   /* yes, no */
     K_U32,   /* min to max */
     K_SIZE,  /* min to max, with K M G T */
 };
@@ -62,6 +63,7 @@ static const struct key keys[] = {
     {"pool_ready", K_U32, AT(pool_ready), 0, 1024, "2"},
     {"pool_slots", K_U32, AT(pool_slots), 0, 1024, "1"},
     {"pool_max", K_U32, AT(pool_max), 0, 4096, "32"},
+    {"suspend_keep", K_YES, AT(suspend_keep), 0, 0, "yes"},
     {"reserve_percent", K_U32, AT(reserve_percent), 0, 90, "5"},
     {"max_sandboxes", K_U32, AT(max_sandboxes), 1, 1u << 20, "4096"},
     {"max_disk", K_SIZE, AT(max_disk), 0, SIZE_GIB(1ull << 24), "0"},
@@ -121,9 +123,19 @@ static int set_number(const struct key *k, const char *value, void *dst, struct 
     return 0;
 }
 
+static int set_yes(const struct key *k, const char *value, void *dst, struct err *e)
+{
+    if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)
+        return err_set(e, EINVAL, "%s must be yes or no, not '%s'", k->name, value);
+    *(uint32_t *)dst = !strcmp(value, "yes");
+    return 0;
+}
+
 static int set_key(struct config *c, const struct key *k, const char *value, struct err *e)
 {
     void *dst = (char *)c + k->offset;
+    if (k->kind == K_YES)
+        return set_yes(k, value, dst, e);
     return k->kind == K_U32 || k->kind == K_SIZE ? set_number(k, value, dst, e)
                                                  : set_text(k, value, dst, e);
 }

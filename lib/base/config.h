@@ -38,6 +38,7 @@ struct config {
     uint32_t pool_ready;          /* machines of the default template kept ready for mkdir; default 2 */
     uint32_t pool_slots;          /* and kept waiting for a fork or a roll back; default 1 */
     uint32_t pool_max;            /* machines in the pool at most, all templates together; 0: no pool; default 32 */
+    uint32_t suspend_keep;        /* 1: what was suspended stays in the pool, too, and is restored from there; default yes */
     uint32_t reserve_percent;     /* of the pool kept free: creating is refused below, removing still works; default 5 */
     uint32_t max_sandboxes;       /* per owner; default 4096 */
     uint64_t max_disk;            /* bytes that the things of one owner may hold of their own; 0: no limit; default 0 */

@@ -40,8 +40,8 @@ enum noded_op {
      * template, sandbox or snapshot. */
     NODED_OBJECT_LIST,
 
-    /* A descriptor of file (kind, id, file): read-only, or with NODED_WRITABLE read-write and created if missing (only for
-     * templates and sandboxes that are not sealed and, for sandboxes, whose domain does not run). */
+    /* A descriptor of file (kind, id, file): read-only, or with NODED_WRITABLE read-write and created if missing (only of what is
+     * not sealed, else EROFS, and of sandboxes whose domain does not run). */
     NODED_FILE_OPEN,
     /* Copies the instance's guest kernel and initrd (config `guest`) into template (id) as kernel and initrd. */
     NODED_TEMPLATE_KERNEL,

@@ -13,10 +13,10 @@ def rows(query):
 
 
 def wanted_objects():
-    """{"sandboxes/ID"} of everything that a row names."""
+    """{"sandboxes/ID"} of everything that a row names and that is in the pool."""
     wanted = {f"templates/{i:012x}" for (i,) in rows("SELECT id FROM templates")}
     wanted |= {f"templates/{i:012x}" for (i,) in rows("SELECT id FROM heads")}
-    wanted |= {f"snapshots/{i:012x}" for (i,) in rows("SELECT id FROM snapshots")}
+    wanted |= {f"snapshots/{i:012x}" for (i,) in rows("SELECT id FROM snapshots WHERE state != 5")}  # stored: in the object store only
     for pair in rows("SELECT object, next_object FROM sandboxes"):
         wanted |= {f"sandboxes/{i:012x}" for i in pair if i}
     return wanted
@@ -83,7 +83,7 @@ def differences():
     if len(spare) > int(config().get("pool_max", "32")):
         out.append(f"more machines of nobody than the pool may have: {sorted(spare)}")
     alive |= spare  # the pool's machines are in no row; they must be whole all the same
-    transitional = {o: s for o, s in states.items() if s not in (2, 3, 5, 8)}
+    transitional = {o: s for o, s in states.items() if s not in (2, 3, 5, 8, 11)}
     if transitional:
         out.append(f"sandboxes in transitional states {transitional}")
     for what, there, should in (("subvolumes", objects(), wanted_objects() | {f"sandboxes/{o}" for o in spare}), ("domains", set(domains()), alive),

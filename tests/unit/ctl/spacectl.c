@@ -4,6 +4,7 @@
 #include "spacectl/copy.h"
 #include "spacectl/job.h"
 #include "spacectl/options.h"
+#include "spacectl/progress.h"
 #include "spacectl/table.h"
 #include "spacectl/tarball.h"
 #include "spacectl/terminal.h"
@@ -286,6 +287,16 @@ static void trees_are_copied_without_following(const char *dir)
     EQ(0, system(cmd));
 }
 
+static void progress_is_a_line(void)
+{
+    char line[256];
+    EQ(0, progress_line("durable no\njobs 3\n", "a", line, sizeof line));
+    EQ(1, progress_line("durable no\nupload_bytes 1048576\nupload_total 4194304\n", "a", line, sizeof line) > 0);
+    TEXT("a: storing [#######-----------------------]  25 % of 4 MiB", line);
+    EQ(1, progress_line("download_bytes 9\ndownload_total 8\n", "b", line, sizeof line) > 0);
+    TEXT("b: fetching [##############################] 100 % of 0 MiB", line);
+}
+
 int main(void)
 {
     char dir[] = "/tmp/spacectl-test-XXXXXX", cmd[64];
@@ -297,6 +308,7 @@ int main(void)
     tar_listings_are_judged();
     error_lines_match_their_failure_only();
     names_are_checked();
+    progress_is_a_line();
     escape_is_found_on_a_fresh_line_only();
     if (!mkdtemp(dir))
         return 1;

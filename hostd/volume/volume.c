@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks for snapshots, bases that are shared by them, and what is deleted from the store. See volume.h.
+#include "hostd/volume/volume.h"
+
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/lifecycle/lifecycle.h"
+#include "hostd/pool/pool.h"
+#include "hostd/snapshot/account.h"
+#include "hostd/snapshot/browser.h"
+#include "hostd/volume/volume_impl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TICK_MSEC    10000u
+#define CHECK_MSEC   15000u
+#define COLLECT_MSEC 600000u   /* garbage is collected at most so often, */
+#define DAILY_MSEC   86400000u /* and at least so often */
+
+int volume_wait(struct space *s, struct wait_list *l, struct err *e)
+{
+    struct co_waiter c = co_waiter_of(s->co, e);
+    wait_add(l, &c.w);
+    int rc = co_wait(s->co);
+    wait_remove(&c.w);
+    return rc;
+}
+
+/* ---- bases ---- */
+
+bool base_is_here(const struct space *s, uint64_t id)
+{
+    const struct template *t = template_by_id(s, id);
+    return t ? t->row.state == ARTIFACT_READY && !t->row.deleted : prepared_has_object(s, id);
+}
+
+static void base_work(void *arg)
+{
+    struct base_task *b = arg, **at = &b->volume->bases;
+    struct err e = {0};
+    int rc = b->fetch ? fetch_base(b->volume, b->id, &e) : upload_base(b->volume, b->id, &e);
+    while (*at != b)
+        at = &(*at)->next;
+    *at = b->next;
+    wait_done_all(&b->done, rc, &e);
+    free(b);
+}
+
+/* All files of the base are in the store. */
+static bool base_stored(const struct volume *v, uint64_t id)
+{
+    static const uint32_t files[] = {NODED_DISK, NODED_KERNEL, NODED_INITRD, NODED_RAM};
+    for (size_t i = 0; i < (prepared_has_object(v->space, id) ? 4 : 3); i++) {
+        const struct artifact *a = artifact_find(v, NODED_TEMPLATE, id, files[i]);
+        if (!a || a->row.state != STORE_DURABLE)
+            return false;
+    }
+    return true;
+}
+
+int base_wait(struct volume *v, uint64_t id, bool fetch, struct err *e)
+{
+    struct base_task *b = v->bases;
+    if (!fetch && base_stored(v, id))
+        return 0;
+    while (b && !(b->id == id && b->fetch == fetch))
+        b = b->next;
+    if (!b) {
+        b = calloc(1, sizeof *b);
+        if (!b)
+            abort();
+        *b = (struct base_task){.next = v->bases, .volume = v, .id = id, .fetch = fetch};
+        v->bases = b;
+        co_spawn(v->space->co, base_work, b); /* we are a coroutine: it begins later */
+    }
+    return volume_wait(v->space, &b->done, e);
+}
+
+int volume_prepare(struct sandbox *sb, struct err *e)
+{
+    struct volume *v = sb->space->volume;
+    uint64_t base = upload_find_base(sb->space, sb->row.base_kind, sb->row.base, sb->row.parent_kind, sb->row.parent);
+    int rc = base ? base_wait(v, base, false, e) : 0;
+    if (rc == 0 || rc == -ENOTCONN || rc == -ECANCELED)
+        return rc;
+    *e = (struct err){0}; /* the upload says it, and does without */
+    return 0;
+}
+
+/* ---- tasks ---- */
+
+static void emit(const struct volume_task *t)
+{
+    const struct snapshot *sn = t->snapshot;
+    struct event_scope scope = {sn->row.owner, sn->row.gid, sn->row.mode};
+    uint64_t msec = (uv_hrtime() - t->began) / 1000000;
+    if (t->fetch)
+        event_emit(sn->space, &scope, "download", (uint64_t)sn->row.sandbox, sn->row.sandbox_name,
+                   ",\"snapshot\":\"%s\",\"fetched_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, sn->row.name, t->sum.fetched, msec);
+    else
+        event_emit(sn->space, &scope, "upload", (uint64_t)sn->row.sandbox, sn->row.sandbox_name,
+                   ",\"snapshot\":\"%s\",\"read_bytes\":%" PRIu64 ",\"new_bytes\":%" PRIu64 ",\"stored_bytes\":%" PRIu64 ",\"msec\":%" PRIu64,
+                   sn->row.name, t->sum.read, t->sum.fresh, t->sum.stored, msec);
+}
+
+static void finished(struct volume_task *t)
+{
+    struct snapshot *sn = t->snapshot;
+    if (t->fetch) {
+        sn->row.delta = -1;
+        snapshot_set_state(sn, ARTIFACT_READY, NULL);
+    } else {
+        sn->row.durable = 1;
+        db_save(sn->space->db, DB_SNAPSHOTS, &sn->row, NULL);
+    }
+    emit(t);
+}
+
+static void task_work(void *arg)
+{
+    struct volume_task *t = arg;
+    struct snapshot *sn = t->snapshot;
+    struct err e = {0};
+    t->co = co_self(sn->space->co);
+    int rc = t->aborted ? -ECANCELED : t->fetch ? fetch_run(t, &e) : upload_run(t, &e);
+    if (rc == 0 && sn->gone)
+        rc = err_set(&e, ENOENT, "snapshot '%s' was removed", sn->row.name);
+    if (rc == 0)
+        finished(t);
+    else if (!e.code)
+        err_set(&e, -rc, "%s", strerror(-rc));
+    if (sn->gone && t->fetch)
+        object_delete_later(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id);
+    if (sn->gone)
+        volume_drop(sn->space, (uint64_t)sn->row.id); /* what was begun after its end */
+    sn->task = NULL;
+    sn->loads--;
+    wait_done_all(&t->done, rc, &e);
+    snapshot_unref(sn);
+    free(t);
+}
+
+static struct volume_task *task_start(struct snapshot *sn, bool fetch)
+{
+    struct volume_task *t = calloc(1, sizeof *t);
+    if (!t)
+        abort();
+    *t = (struct volume_task){.snapshot = snapshot_ref(sn), .volume = sn->space->volume, .fetch = fetch, .began = uv_hrtime()};
+    sn->task = t;
+    sn->loads++; /* `keep` leaves it alone */
+    return t;
+}
+
+static void task_join(struct snapshot *sn, bool fetch, struct waiter *w)
+{
+    bool begins = !sn->task;
+    struct volume_task *t = begins ? task_start(sn, fetch) : sn->task;
+    if (w)
+        wait_add(&t->done, w);
+    if (begins)
+        co_spawn(sn->space->co, task_work, t);
+}
+
+static void refuse(struct waiter *w, int code, const struct snapshot *sn, const char *why)
+{
+    struct err e = {0};
+    err_set(&e, code, "snapshot '%s' %s", sn->row.name, why);
+    if (w)
+        w->done(w, -code, &e);
+}
+
+void volume_upload(struct snapshot *sn, struct waiter *w)
+{
+    if (sn->gone)
+        refuse(w, ENOENT, sn, "was removed");
+    else if (sn->row.durable && w)
+        w->done(w, 0, NULL);
+    else if (!sn->row.durable && sn->row.state != ARTIFACT_READY)
+        refuse(w, EAGAIN, sn, sn->row.state == ARTIFACT_CREATING ? "is not complete yet" : "failed: there is nothing to store");
+    else if (!sn->row.durable)
+        task_join(sn, false, w);
+}
+
+void volume_fetch(struct snapshot *sn, struct waiter *w)
+{
+    if (sn->gone)
+        refuse(w, ESTALE, sn, "was removed");
+    else if (sn->row.state == ARTIFACT_READY && w)
+        w->done(w, 0, NULL);
+    else if (sn->row.state != ARTIFACT_READY && sn->row.state != ARTIFACT_STORED)
+        refuse(w, EAGAIN, sn, "is not in the store");
+    else if (sn->row.state == ARTIFACT_STORED)
+        task_join(sn, true, w);
+}
+
+/* A waiter that may be done at once. */
+struct step {
+    struct waiter w;
+    struct co *co; /* once it waits */
+    struct err *e;
+    bool done;
+    int rc;
+};
+
+static void step_done(struct waiter *w, int rc, const struct err *e)
+{
+    struct step *st = (struct step *)(void *)w;
+    st->done = true;
+    st->rc = rc;
+    if (rc < 0 && e)
+        *st->e = *e;
+    if (st->co)
+        co_wake(st->co, rc);
+}
+
+static int run(struct snapshot *sn, void (*start)(struct snapshot *sn, struct waiter *w), struct err *e)
+{
+    struct space *s = sn->space;
+    struct step st = {.w.done = step_done, .e = e};
+    start(sn, &st.w); /* the caller holds a reference */
+    if (st.done)
+        return st.rc;
+    st.co = co_self(s->co);
+    int rc = co_wait(s->co);
+    wait_remove(&st.w);
+    if (st.done && st.rc == -ECANCELED) /* it was, we were not */
+        return err_set(e, ESTALE, "snapshot '%s' was removed meanwhile", sn->row.name);
+    return st.done ? st.rc : rc;
+}
+
+int volume_uploaded(struct snapshot *sn, struct err *e)
+{
+    return run(sn, volume_upload, e);
+}
+
+int volume_fetched(struct snapshot *sn, struct err *e)
+{
+    return run(sn, volume_fetch, e);
+}
+
+void volume_abort(struct snapshot *sn)
+{
+    if (!sn->task)
+        return;
+    sn->task->aborted = true;
+    if (sn->task->co)
+        co_abort(sn->task->co);
+}
+
+bool volume_progress(const struct snapshot *sn, uint64_t *done, uint64_t *total)
+{
+    if (!sn->task)
+        return false;
+    *done = sn->task->bytes;
+    *total = sn->task->total;
+    return true;
+}
+
+void volume_evict(struct snapshot *sn)
+{
+    account_gone(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id, sn->row.parent_kind, sn->row.parent);
+    pool_drain(sn->space, (uint64_t)sn->row.id);
+    browser_close(sn->browser);
+    sn->row.delta = 0;
+    snapshot_set_state(sn, ARTIFACT_STORED, NULL); /* first: what has no object is not ready */
+    object_delete(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id);
+}
+
+/* A question that may be given up: space-volumed may hang. */
+struct question {
+    struct co *co;
+    bool answered, abandoned;
+    struct volumed_reply rep;
+};
+
+static void answered(void *user, const struct volumed_reply *rep, int fd)
+{
+    struct question *q = user;
+    if (fd >= 0)
+        close(fd);
+    if (q->abandoned) {
+        free(q);
+        return;
+    }
+    q->answered = true;
+    q->rep = *rep;
+    co_wake(q->co, 0);
+}
+
+int volume_check(struct space *s, int64_t owner, struct err *e)
+{
+    struct volumed_request req = {.op = VOLUMED_KEY};
+    struct question *q = calloc(1, sizeof *q);
+    if (!q)
+        abort();
+    q->co = co_self(s->co);
+    snprintf(req.object.tenant, sizeof req.object.tenant, "u%" PRId64, owner);
+    volumed_send(s->volume->conn, &req, NULL, 0, &(struct volumed_hooks){.done = answered, .user = q});
+    int rc = co_wait_msec(s->co, CHECK_MSEC);
+    if (!q->answered) {
+        q->abandoned = true;
+        return rc == -ETIMEDOUT ? err_set(e, ETIMEDOUT, "space-volumed does not answer") : rc;
+    }
+    rc = q->rep.error == -ENOENT ? 0 : q->rep.error; /* the key is made by the first upload */
+    if (rc < 0)
+        err_set(e, -rc, "%s", q->rep.sentence);
+    free(q);
+    return rc;
+}
+
+/* ---- deleting ---- */
+
+void volume_drop(struct space *s, uint64_t id)
+{
+    struct volume *v = s->volume;
+    db_begin(s->db);
+    for (struct artifact *a = v->artifacts; a; a = a->next)
+        if (a->row.kind == NODED_SNAPSHOT && a->row.object == (int64_t)id && a->row.state != STORE_CONDEMNED)
+            artifact_condemn(v, a);
+    db_commit(s->db, NULL);
+}
+
+static bool is_needed(const struct volume *v, const struct artifact *base)
+{
+    for (const struct artifact *a = v->artifacts; a; a = a->next)
+        if (a->row.kind == NODED_SNAPSHOT && !strcmp(a->row.base, base->row.name))
+            return true; /* also while that one is deleted */
+    for (const struct base_task *b = v->bases; b; b = b->next)
+        if (b->id == (uint64_t)base->row.object)
+            return true;
+    return false;
+}
+
+/* Bases of which nothing is left, here or in the store. */
+static void prune_bases(struct volume *v)
+{
+    for (struct artifact *a = v->artifacts; a; a = a->next) {
+        uint64_t id = (uint64_t)a->row.object;
+        bool needed = false;
+        if (a->row.kind != NODED_TEMPLATE || a->row.state == STORE_CONDEMNED || base_is_here(v->space, id))
+            continue;
+        for (const struct artifact *b = v->artifacts; b && !needed; b = b->next)
+            needed = b->row.kind == NODED_TEMPLATE && b->row.object == a->row.object && is_needed(v, b);
+        for (struct artifact *b = needed ? NULL : v->artifacts; b; b = b->next)
+            if (b->row.kind == NODED_TEMPLATE && b->row.object == (int64_t)id && b->row.state != STORE_CONDEMNED)
+                artifact_condemn(v, b);
+        if (!needed)
+            object_delete_later(v->space, NODED_TEMPLATE, id);
+    }
+}
+
+static struct artifact *next_condemned(const struct volume *v)
+{
+    struct artifact *a = v->artifacts;
+    while (a && (a->row.state != STORE_CONDEMNED || a->busy))
+        a = a->next;
+    return a;
+}
+
+static void forget(struct volume *v, struct artifact *a)
+{
+    struct artifact **at = &v->artifacts;
+    while (*at != a)
+        at = &(*at)->next;
+    *at = a->next;
+    db_delete(v->space->db, DB_ARTIFACTS, a->row.id, NULL);
+    free(a);
+}
+
+static void collect(struct volume *v)
+{
+    struct volumed_request req = {.op = VOLUMED_GC};
+    struct err e = {0};
+    uint64_t now = uv_now(v->space->loop);
+    if (now < v->collect || !(v->garbage || now >= v->collect + DAILY_MSEC))
+        return;
+    if (volumed_run(v->space->co, v->conn, &req, NULL, 0, NULL, NULL, NULL, NULL, &e) < 0)
+        log_warn("the object store was not cleared of what nobody needs: %s", e.msg);
+    else
+        v->garbage = false;
+    v->collect = uv_now(v->space->loop) + COLLECT_MSEC;
+}
+
+static void sweep(void *arg)
+{
+    struct volume *v = arg;
+    struct err e = {0};
+    int rc = 0;
+    prune_bases(v);
+    for (struct artifact *a; rc == 0 && (a = next_condemned(v));) {
+        struct volumed_request req = {.op = VOLUMED_DELETE, .object = artifact_ref(a->row.tenant, a->row.name)};
+        a->busy = true;
+        rc = volumed_run(v->space->co, v->conn, &req, NULL, 0, NULL, NULL, NULL, NULL, &e);
+        a->busy = false;
+        if (rc == 0) {
+            forget(v, a);
+            v->garbage = true;
+        }
+    }
+    if (rc < 0)
+        log_warn("an artifact is deleted later: %s", e.msg);
+    collect(v);
+    v->deleting = false;
+}
+
+static bool has_work(const struct volume *v)
+{
+    uint64_t now = uv_now(v->space->loop);
+    return next_condemned(v) || (v->garbage && now >= v->collect) || now >= v->collect + DAILY_MSEC;
+}
+
+static void tick(uv_timer_t *timer)
+{
+    struct volume *v = timer->data;
+    bool bases = false;
+    for (const struct artifact *a = v->artifacts; a && !bases; a = a->next)
+        bases = a->row.kind == NODED_TEMPLATE && !base_is_here(v->space, (uint64_t)a->row.object);
+    if (v->deleting || !volumed_up(v->conn) || !(has_work(v) || bases))
+        return;
+    v->deleting = true;
+    co_spawn(v->space->co, sweep, v);
+}
+
+bool volume_has_object(const struct space *s, uint64_t id)
+{
+    for (const struct artifact *a = s->volume->artifacts; a; a = a->next)
+        if (a->row.kind == NODED_TEMPLATE && a->row.object == (int64_t)id && a->row.state == STORE_DURABLE)
+            return true;
+    return false;
+}
+
+/* ---- start ---- */
+
+static void load_row(void *user, const void *row)
+{
+    struct volume *v = user;
+    struct artifact *a = calloc(1, sizeof *a);
+    if (!a)
+        abort();
+    a->row = *(const struct artifact_row *)row;
+    a->next = v->artifacts;
+    v->artifacts = a;
+}
+
+int volume_open(struct space *s, struct err *e)
+{
+    struct volume *v = calloc(1, sizeof *v);
+    if (!v)
+        abort();
+    v->space = s;
+    s->volume = v;
+    int rc = db_load(s->db, DB_ARTIFACTS, load_row, v, e);
+    if (rc == 0)
+        rc = volumed_open(s->loop, s->config.run, &v->conn, e);
+    if (rc < 0)
+        return rc;
+    for (struct artifact *a = v->artifacts; a; a = a->next) /* of snapshots that were removed in the last moment */
+        if (a->row.kind == NODED_SNAPSHOT && a->row.state != STORE_CONDEMNED && !snapshot_by_id(s, (uint64_t)a->row.object))
+            artifact_condemn(v, a);
+    v->collect = uv_now(s->loop) + COLLECT_MSEC;
+    uv_timer_init(s->loop, &v->timer);
+    v->timer.data = v;
+    uv_timer_start(&v->timer, tick, TICK_MSEC, TICK_MSEC);
+    return 0;
+}
+
+void volume_resume(struct space *s)
+{
+    for (const struct artifact *a = s->volume->artifacts; a; a = a->next) {
+        struct snapshot *sn = a->row.kind == NODED_SNAPSHOT && a->row.state != STORE_CONDEMNED ? snapshot_by_id(s, (uint64_t)a->row.object) : NULL;
+        const struct sandbox *sb = sn ? sandbox_by_id(s, (uint64_t)sn->row.sandbox) : NULL;
+        if (sn && !sn->row.durable && sn->row.state == ARTIFACT_READY && !(sb && sb->row.suspended == sn->row.id))
+            volume_upload(sn, NULL);
+    }
+}

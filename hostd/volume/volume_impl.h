@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of hostd/volume: rows of artifacts, tasks, bases.
+#ifndef SPACE_HOSTD_VOLUME_IMPL_H
+#define SPACE_HOSTD_VOLUME_IMPL_H
+
+#include "hostd/noded_client.h"
+#include "hostd/volume/client.h"
+#include "hostd/volume/volume.h"
+
+#define VOLUME_TEMPLATES "templates" /* the tenant of templates; owners are uNUMBER */
+
+/* Stored: never renumber. */
+enum artifact_row_state { STORE_BEGUN = 1, STORE_DURABLE = 2, STORE_CONDEMNED = 3 };
+
+struct artifact {
+    struct artifact *next; /* in volume.artifacts */
+    struct artifact_row row;
+    bool busy; /* a request that names it is under way */
+};
+
+/* A base that is being stored, or brought back: by one coroutine, whoever waits for it. */
+struct base_task {
+    struct base_task *next;
+    struct volume *volume;
+    uint64_t id;
+    bool fetch;
+    struct wait_list done;
+};
+
+struct volume {
+    struct space *space;
+    struct volumed *conn;
+    struct artifact *artifacts;
+    struct base_task *bases;
+    uv_timer_t timer;
+    bool deleting;
+    bool garbage;     /* something was deleted since the last collection, */
+    uint64_t collect; /* which is not before (uv_now) */
+};
+
+/* What is done for a snapshot. */
+struct volume_task {
+    struct snapshot *snapshot;
+    struct volume *volume;
+    struct co *co;
+    bool fetch, aborted;
+    struct wait_list done;
+    uint64_t bytes, total; /* progress */
+    uint64_t began;        /* uv_hrtime */
+    struct {
+        uint64_t read, fresh, stored, fetched;
+    } sum;
+};
+
+/* ---- artifacts.c ---- */
+
+struct artifact *artifact_find(const struct volume *v, uint32_t kind, uint64_t object, uint32_t file); /* never a condemned one */
+struct artifact *artifact_by_name(const struct volume *v, const char *name);
+/* A new row with a new random id, saved. */
+int artifact_create(struct volume *v, const struct artifact_row *like, struct artifact **out, struct err *e);
+int artifact_save(struct volume *v, const struct artifact *a, struct err *e);
+void artifact_condemn(struct volume *v, struct artifact *a);
+/* `tenant` and `name` as space-volumed has them; both empty: none. */
+struct volumed_ref artifact_ref(const char *tenant, const char *name);
+const char *volume_file_name(uint32_t file);
+
+/* ---- upload.c ---- */
+
+int upload_run(struct volume_task *t, struct err *e);
+/* The template or prepared template from which a memory with that base, and a disk with that parent, derive, and which is in this pool; 0: none. */
+uint64_t upload_find_base(const struct space *s, int64_t base_kind, int64_t base, int64_t parent_kind, int64_t parent);
+/* Stores the files of a base that are not stored yet. */
+int upload_base(struct volume *v, uint64_t id, struct err *e);
+
+/* ---- fetch.c ---- */
+
+int fetch_run(struct volume_task *t, struct err *e);
+/* Makes a base that is in the store a template's object in the pool, under its own id. */
+int fetch_base(struct volume *v, uint64_t id, struct err *e);
+
+/* ---- volume.c ---- */
+
+/* Is the template, or prepared template, in this pool by itself? */
+bool base_is_here(const struct space *s, uint64_t id);
+/* Waits until the base is stored, or fetched, by a coroutine of its own: the first who asks starts it. */
+int base_wait(struct volume *v, uint64_t id, bool fetch, struct err *e);
+/* wait_in_list with the sentence. */
+int volume_wait(struct space *s, struct wait_list *l, struct err *e);
+
+#endif
