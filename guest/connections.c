@@ -35,7 +35,9 @@ static bool send_request(int fd, uint16_t type, uint16_t flags, uint8_t family,
         struct nlmsghdr head;
         struct inet_diag_req_v2 body;
     } q = {
-        .head = {.nlmsg_len = sizeof q, .nlmsg_type = type, .nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags)},
+        .head = {.nlmsg_len = sizeof q,
+                 .nlmsg_type = type,
+                 .nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags)},
         .body = {.sdiag_family = family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = STATES},
     };
     if (id)

@@ -43,7 +43,8 @@ static void set_address(struct sockaddr *a, const char *text)
 /* Before it is up: no address of that kind appears, and no program waits for answers there. */
 static void without_ipv6(void)
 {
-    AUTO_CLOSE int fd = open("/proc/sys/net/ipv6/conf/" INTERFACE "/disable_ipv6", O_WRONLY | O_CLOEXEC);
+    AUTO_CLOSE int fd =
+        open("/proc/sys/net/ipv6/conf/" INTERFACE "/disable_ipv6", O_WRONLY | O_CLOEXEC);
     if (fd >= 0 && write(fd, "1", 1) < 0)
         return;
 }

@@ -19,8 +19,8 @@ int net_start_outside(void);
  * it is. 0 or -errno. */
 int net_write_resolver(void);
 
-/* After a load: ends the TCP connections that lead out of this machine, as a reset would. Their other
- * ends are another machine's now, or nobody's; who waits for bytes would wait for ever. */
+/* After a load: ends the TCP connections that lead out of this machine, as a reset would. Their
+ * other ends are another machine's now, or nobody's; who waits for bytes would wait for ever. */
 void net_end_connections(void);
 
 #endif

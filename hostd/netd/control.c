@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // space-hostd's side of netd: see netd.h and lib/ipc/netd.h.
 //
-// One client at a time: a space-hostd that starts again replaces the one that was there, once it has
-// said hello (others only look whether we are there). Guests and their connections stay when it
+// One client at a time: a space-hostd that starts again replaces the one that was there, once it
+// has said hello (others only look whether we are there). Guests and their connections stay when it
 // goes. What it does not read of events is dropped; a reply that it does not read ends the
 // connection.
 #include "hostd/netd/netd.h"
@@ -21,7 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define FDS 2
+#define FDS     2
 #define KEY_MAX 0xffffffffffffull
 
 #define PEERS_MAX 4
@@ -97,7 +97,8 @@ static void hello(struct peer *p, const struct netd_message *q)
     char *text = NULL;
     size_t size = 0;
     if (q->version != NETD_VERSION) {
-        reply(p, q, -EPROTO, "this space-netd speaks another version: install all daemons from one build");
+        reply(p, q, -EPROTO,
+              "this space-netd speaks another version: install all daemons from one build");
         return;
     }
     FILE *f = open_memstream(&text, &size);
@@ -128,7 +129,8 @@ static void add(struct peer *p, const struct netd_message *q, int fds[FDS])
         reply(p, q, -EEXIST, "the guest is there already");
         return;
     }
-    if (!q->key || q->key > KEY_MAX || !is_socket(fds[0], SOCK_STREAM) || !is_socket(fds[1], SOCK_DGRAM)) {
+    if (!q->key || q->key > KEY_MAX || !is_socket(fds[0], SOCK_STREAM) ||
+        !is_socket(fds[1], SOCK_DGRAM)) {
         reply(p, q, -EINVAL, "a key and two sockets, TCP and UDP, were expected");
         return;
     }
@@ -186,7 +188,10 @@ static int receive(struct peer *p)
     } control;
     struct netd_message q;
     struct iovec iov = {c->in, sizeof c->in};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = &control,
+                         .msg_controllen = sizeof control};
     int fds[FDS] = {-1, -1};
     ssize_t n = recvmsg(p->watch.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -276,7 +281,8 @@ int control_open(struct netd *n, struct err *e)
         c->peers[i] = (struct peer){{-1, peer_ready}, c};
     snprintf(addr.sun_path, sizeof addr.sun_path, "%s/netd.sock", n->config.run);
     unlink(addr.sun_path);
-    c->listener = (struct watch){socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), listener_ready};
+    c->listener = (struct watch){socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                                 listener_ready};
     mode_t old = umask(0177);
     int rc = c->listener.fd < 0 ? -1 : bind(c->listener.fd, (struct sockaddr *)&addr, sizeof addr);
     umask(old);

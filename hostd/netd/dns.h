@@ -16,11 +16,18 @@
 #define DNS_ANSWERS_MAX 16
 
 enum dns_type { DNS_A = 1, DNS_PTR = 12, DNS_AAAA = 28 };
-enum dns_code { DNS_OK = 0, DNS_FORMERR = 1, DNS_SERVFAIL = 2, DNS_NXDOMAIN = 3, DNS_NOTIMP = 4, DNS_REFUSED = 5 };
+enum dns_code {
+    DNS_OK = 0,
+    DNS_FORMERR = 1,
+    DNS_SERVFAIL = 2,
+    DNS_NXDOMAIN = 3,
+    DNS_NOTIMP = 4,
+    DNS_REFUSED = 5
+};
 
 struct dns_question {
     uint16_t id, type, dns_class, flags;
-    char name[POLICY_NAME_MAX + 1]; /* lower case; only names that policy_name_valid takes */
+    char name[POLICY_NAME_MAX + 1];    /* lower case; only names that policy_name_valid takes */
     uint8_t wire[POLICY_NAME_MAX + 2]; /* as it came */
     size_t wire_len;
 };

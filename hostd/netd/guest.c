@@ -219,7 +219,8 @@ static void read_own(struct netd *n)
     size_t at = 0;
     for (const struct ifaddrs *a = all; list && a; a = a->ifa_next)
         if (a->ifa_addr && a->ifa_addr->sa_family == AF_INET)
-            list[at++] = ntohl(((const struct sockaddr_in *)(const void *)a->ifa_addr)->sin_addr.s_addr);
+            list[at++] =
+                ntohl(((const struct sockaddr_in *)(const void *)a->ifa_addr)->sin_addr.s_addr);
     freeifaddrs(all);
     if (!list)
         return;

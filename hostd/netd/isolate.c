@@ -19,7 +19,8 @@ static int become(const char *name, struct err *e)
 {
     const struct passwd *pw = getpwnam(name);
     if (!pw)
-        return err_set(e, ENOENT, "there is no user '%s' (config `net_user`): adduser --system %s", name, name);
+        return err_set(e, ENOENT, "there is no user '%s' (config `net_user`): adduser --system %s",
+                       name, name);
     uid_t uid = pw->pw_uid;
     gid_t gid = pw->pw_gid;
     if (uid == 0)
@@ -44,26 +45,62 @@ static int confine_files(const struct config *c, struct err *e)
 
 static int confine_calls(struct err *e)
 {
-    static const int allowed[] = {
-        SCMP_SYS(read),          SCMP_SYS(write),        SCMP_SYS(writev),       SCMP_SYS(close),
-        SCMP_SYS(openat),        SCMP_SYS(fstat),        SCMP_SYS(newfstatat),   SCMP_SYS(lseek),
-        SCMP_SYS(epoll_wait),    SCMP_SYS(epoll_pwait),  SCMP_SYS(epoll_ctl),    SCMP_SYS(accept4),
-        SCMP_SYS(connect),       SCMP_SYS(bind),         SCMP_SYS(getsockname),  SCMP_SYS(getpeername),
-        SCMP_SYS(getsockopt),    SCMP_SYS(setsockopt),   SCMP_SYS(shutdown),     SCMP_SYS(sendto),
-        SCMP_SYS(sendmsg),       SCMP_SYS(recvfrom),     SCMP_SYS(recvmsg),      SCMP_SYS(splice),
-        SCMP_SYS(pipe2),         SCMP_SYS(fcntl),        SCMP_SYS(ioctl),        SCMP_SYS(mmap),
-        SCMP_SYS(munmap),        SCMP_SYS(mremap),       SCMP_SYS(madvise),      SCMP_SYS(brk),
-        SCMP_SYS(futex),         SCMP_SYS(getrandom),    SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday),
-        SCMP_SYS(time),          SCMP_SYS(getpid),       SCMP_SYS(gettid),       SCMP_SYS(rt_sigreturn),
-        SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigaction), SCMP_SYS(restart_syscall), SCMP_SYS(exit),
-        SCMP_SYS(exit_group),    SCMP_SYS(sendmmsg),     SCMP_SYS(poll),         SCMP_SYS(sigaltstack)};
+    static const int allowed[] = {SCMP_SYS(read),
+                                  SCMP_SYS(write),
+                                  SCMP_SYS(writev),
+                                  SCMP_SYS(close),
+                                  SCMP_SYS(openat),
+                                  SCMP_SYS(fstat),
+                                  SCMP_SYS(newfstatat),
+                                  SCMP_SYS(lseek),
+                                  SCMP_SYS(epoll_wait),
+                                  SCMP_SYS(epoll_pwait),
+                                  SCMP_SYS(epoll_ctl),
+                                  SCMP_SYS(accept4),
+                                  SCMP_SYS(connect),
+                                  SCMP_SYS(bind),
+                                  SCMP_SYS(getsockname),
+                                  SCMP_SYS(getpeername),
+                                  SCMP_SYS(getsockopt),
+                                  SCMP_SYS(setsockopt),
+                                  SCMP_SYS(shutdown),
+                                  SCMP_SYS(sendto),
+                                  SCMP_SYS(sendmsg),
+                                  SCMP_SYS(recvfrom),
+                                  SCMP_SYS(recvmsg),
+                                  SCMP_SYS(splice),
+                                  SCMP_SYS(pipe2),
+                                  SCMP_SYS(fcntl),
+                                  SCMP_SYS(ioctl),
+                                  SCMP_SYS(mmap),
+                                  SCMP_SYS(munmap),
+                                  SCMP_SYS(mremap),
+                                  SCMP_SYS(madvise),
+                                  SCMP_SYS(brk),
+                                  SCMP_SYS(futex),
+                                  SCMP_SYS(getrandom),
+                                  SCMP_SYS(clock_gettime),
+                                  SCMP_SYS(gettimeofday),
+                                  SCMP_SYS(time),
+                                  SCMP_SYS(getpid),
+                                  SCMP_SYS(gettid),
+                                  SCMP_SYS(rt_sigreturn),
+                                  SCMP_SYS(rt_sigprocmask),
+                                  SCMP_SYS(rt_sigaction),
+                                  SCMP_SYS(restart_syscall),
+                                  SCMP_SYS(exit),
+                                  SCMP_SYS(exit_group),
+                                  SCMP_SYS(sendmmsg),
+                                  SCMP_SYS(poll),
+                                  SCMP_SYS(sigaltstack)};
     static const int families[] = {AF_INET, AF_NETLINK};
     scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     int rc = ctx ? 0 : -ENOMEM;
     for (size_t i = 0; rc == 0 && i < sizeof allowed / sizeof allowed[0]; i++)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, allowed[i], 0);
     for (size_t i = 0; rc == 0 && i < sizeof families / sizeof families[0]; i++)
-        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1,
+                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
     if (rc == 0)
         rc = seccomp_load(ctx);
     if (ctx)

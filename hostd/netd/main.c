@@ -68,7 +68,8 @@ static void look_at_rules(struct netd *n, struct rules_file *f)
     f->known = true;
     f->changed = st.st_mtim;
     if (rc == 0 && there)
-        rc = st.st_size > RULES_MAX ? err_set(&e, E2BIG, "it is too large") : read_rules(fd, (size_t)st.st_size, &p, &e);
+        rc = st.st_size > RULES_MAX ? err_set(&e, E2BIG, "it is too large")
+                                    : read_rules(fd, (size_t)st.st_size, &p, &e);
     f->bad = rc < 0;
     if (rc < 0) {
         log_error("%s: %s; until it is mended nothing is allowed", n->config.egress, e.msg);

@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "hostd/netd/dns.h"
 
-#include <arpa/inet.h>
 #include <ares.h>
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ struct names {
 /* A question that is with the resolver. */
 struct query {
     struct netd *netd;
-    uint64_t key;        /* of the guest, which may go meanwhile */
+    uint64_t key; /* of the guest, which may go meanwhile */
     struct sockaddr_in from;
     struct dns_stream *stream; /* NULL: by UDP, or its connection ended */
     struct query *next;        /* of the stream's */
@@ -156,10 +156,15 @@ static void resolved(void *user, int status, int timeouts, unsigned char *answer
     (void)timeouts;
     if (status == ARES_SUCCESS || status == ARES_ENODATA)
         status = answer ? ares_parse_a_reply(answer, len, NULL, found, &count) : status;
-    if (g && status == ARES_SUCCESS && policy_may_resolve(g->policy, g->netd->platform, q->question.name))
+    if (g && status == ARES_SUCCESS &&
+        policy_may_resolve(g->policy, g->netd->platform, q->question.name))
         tell(g, q, found, count);
     else if (g)
-        send_answer(g, q, status == ARES_ENOTFOUND ? DNS_NXDOMAIN : status == ARES_ENODATA ? DNS_OK : DNS_SERVFAIL, NULL, 0);
+        send_answer(g, q,
+                    status == ARES_ENOTFOUND ? DNS_NXDOMAIN
+                    : status == ARES_ENODATA ? DNS_OK
+                                             : DNS_SERVFAIL,
+                    NULL, 0);
     query_end(q, g);
 }
 
@@ -189,7 +194,8 @@ static void ask(struct guest *g, struct query *q)
 static void take(struct guest *g, const uint8_t *p, size_t len, const struct sockaddr_in *from,
                  struct dns_stream *s)
 {
-    struct query *q = g->questions < GUEST_QUESTIONS && guest_may_begin(g) ? calloc(1, sizeof *q) : NULL;
+    struct query *q =
+        g->questions < GUEST_QUESTIONS && guest_may_begin(g) ? calloc(1, sizeof *q) : NULL;
     if (!q) {
         if (s)
             stream_close(s);
@@ -221,7 +227,8 @@ void names_ready(struct guest *g)
     for (;;) {
         struct sockaddr_in from;
         socklen_t size = sizeof from;
-        ssize_t n = recvfrom(g->udp.fd, in, sizeof in, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
+        ssize_t n =
+            recvfrom(g->udp.fd, in, sizeof in, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
         if (n < 0)
             return;
         take(g, in, (size_t)n, &from, NULL);
@@ -311,7 +318,8 @@ static void server_ready(struct watch *w, uint32_t events)
 {
     struct server *s = (struct server *)(void *)w;
     int fd = w->fd;
-    ares_process_fd(s->names->channel, events & (EPOLLIN | EPOLLERR | EPOLLHUP) ? fd : ARES_SOCKET_BAD,
+    ares_process_fd(s->names->channel,
+                    events & (EPOLLIN | EPOLLERR | EPOLLHUP) ? fd : ARES_SOCKET_BAD,
                     events & EPOLLOUT ? fd : ARES_SOCKET_BAD);
 }
 
@@ -356,11 +364,14 @@ int names_open(struct netd *netd, struct err *e)
                              .sock_state_cb_data = n};
     int rc = ares_library_init(ARES_LIB_INIT_ALL);
     if (rc == ARES_SUCCESS)
-        rc = ares_init_options(&n->channel, &o, ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_SOCK_STATE_CB);
+        rc = ares_init_options(&n->channel, &o,
+                               ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES |
+                                   ARES_OPT_SOCK_STATE_CB);
     if (rc == ARES_SUCCESS && strcmp(netd->config.resolver, "system") != 0)
         rc = ares_set_servers_ports_csv(n->channel, netd->config.resolver);
     if (rc != ARES_SUCCESS)
-        return err_set(e, EINVAL, "open the resolver (`resolver` in the configuration: %s): %s", netd->config.resolver, ares_strerror(rc));
+        return err_set(e, EINVAL, "open the resolver (`resolver` in the configuration: %s): %s",
+                       netd->config.resolver, ares_strerror(rc));
     netd->names = n;
     return 0;
 }

@@ -23,10 +23,10 @@ struct names;
 struct relay;
 struct dns_stream;
 
-#define GUEST_PINS_MAX  1024 /* addresses a guest knows names of; the oldest go */
-#define PIN_NAMES_MAX   8    /* names of one address, likewise */
+#define GUEST_PINS_MAX  1024    /* addresses a guest knows names of; the oldest go */
+#define PIN_NAMES_MAX   8       /* names of one address, likewise */
 #define PIN_GRACE_MSEC  300000u /* programs keep what they were told beyond its time to live */
-#define GUEST_QUESTIONS 64   /* in flight */
+#define GUEST_QUESTIONS 64      /* in flight */
 
 struct pin {
     struct hmap_node by_address;
@@ -72,7 +72,7 @@ struct netd {
     struct {
         uint32_t *addresses; /* this host's own */
         size_t count;
-        uint64_t read;       /* loop_now */
+        uint64_t read; /* loop_now */
     } own;
 };
 
@@ -98,8 +98,8 @@ bool guest_names(struct guest *g, uint32_t address, bool (*each)(void *user, con
 
 /*
  * May it connect there? By a name it was told, or by address. `name` gets the one that allowed it
- * (or empty), and *out the decision. With `only` not NULL, that name alone counts, and only when the
- * guest was told that it is there.
+ * (or empty), and *out the decision. With `only` not NULL, that name alone counts, and only when
+ * the guest was told that it is there.
  */
 bool guest_decide(struct guest *g, uint32_t address, uint16_t port, const char *only,
                   char name[POLICY_NAME_MAX + 1], struct decision *out);

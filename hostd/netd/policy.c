@@ -30,7 +30,7 @@ struct rule {
     uint8_t target; /* enum target */
     uint8_t port_count, at_count;
     uint16_t name_len;
-    uint32_t name;  /* offset in the text: a name, or the suffix behind "*." */
+    uint32_t name;                /* offset in the text: a name, or the suffix behind "*." */
     uint32_t line, start, length; /* in the text, to show it */
     struct range range;
     struct ports ports[POLICY_PORTS_MAX];
@@ -38,7 +38,7 @@ struct rule {
     uint32_t next; /* of its chain */
 };
 
-struct entry { /* of the table of names */
+struct entry {            /* of the table of names */
     uint32_t first, last; /* rules; NONE: free */
     bool suffix;
 };
@@ -103,10 +103,10 @@ struct parser {
     struct policy *p;
     const char *text; /* of this line or set's target */
     size_t at, end;
-    size_t base;      /* of text in p->text */
+    size_t base; /* of text in p->text */
     uint32_t line;
     struct rule rule;
-    const char *set;  /* whose target this is */
+    const char *set; /* whose target this is */
     struct err *e;
 };
 
@@ -556,6 +556,9 @@ int policy_parse(const char *text, size_t len, struct policy **out, struct err *
         policy_destroy(p);
         return rc;
     }
+    char *fitting = realloc(p->text, p->text_len + 1);
+    if (fitting)
+        p->text = fitting;
     *out = p;
     return 0;
 }

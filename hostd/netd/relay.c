@@ -7,7 +7,8 @@
 // and both ends are joined:
 //
 //   - server to client: bytes are moved by splice(2) from the start;
-//   - client to server: the first bytes are held until `sniff` knows what they are. When they name a
+//   - client to server: the first bytes are held until `sniff` knows what they are. When they name
+//   a
 //     host, that must be one that the guest was told is at this address, and the policy must allow
 //     it: else the connection is reset, with nothing of it sent on. There is no time after which
 //     unread bytes pass. From then on bytes are spliced, too.
@@ -36,10 +37,10 @@
 #define ALL_RELAYS     8000u
 #define ACCEPT_AT_ONCE 64
 #define CONNECT_MSEC   30000u
-#define SNIFF_MSEC     10000u /* from the first byte until it is known what it is */
-#define HALF_MSEC      120000u /* of the other direction, when one has ended */
+#define SNIFF_MSEC     10000u     /* from the first byte until it is known what it is */
+#define HALF_MSEC      120000u    /* of the other direction, when one has ended */
 #define MOVE_BYTES     (1u << 20) /* at once */
-#define MOVE_ROUNDS    16 /* in a row, then others get their turn */
+#define MOVE_ROUNDS    16         /* in a row, then others get their turn */
 #define PIPES_KEPT     64
 
 enum { CLIENT, SERVER };
@@ -182,7 +183,8 @@ static bool fill(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
     struct end *in = &r->end[from];
-    ssize_t n = splice(in->watch.fd, NULL, f->pipe[1], NULL, MOVE_BYTES, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    ssize_t n =
+        splice(in->watch.fd, NULL, f->pipe[1], NULL, MOVE_BYTES, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
     if (n > 0)
         f->full += (size_t)n;
     else if (n == 0)
@@ -198,7 +200,8 @@ static bool drain(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
     struct end *out = &r->end[!from];
-    ssize_t n = splice(f->pipe[0], NULL, out->watch.fd, NULL, f->full, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    ssize_t n =
+        splice(f->pipe[0], NULL, out->watch.fd, NULL, f->full, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
     if (n > 0) {
         f->full -= (size_t)n;
         count(r, from, (size_t)n);
@@ -215,7 +218,8 @@ static bool send_held(struct relay *r)
 {
     struct end *out = &r->end[SERVER];
     while (r->held_sent < r->held_len && out->writable) {
-        ssize_t n = send(out->watch.fd, r->held + r->held_sent, r->held_len - r->held_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t n = send(out->watch.fd, r->held + r->held_sent, r->held_len - r->held_sent,
+                         MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EAGAIN)
             out->writable = false;
         else if (n < 0 && errno != EINTR)
@@ -247,8 +251,7 @@ static bool name_allowed(struct relay *r, const struct sniffed *s)
     if (address_parse(s->name, strlen(s->name), &address))
         return !by_name(r) && address == r->address;
     if (by_name(r))
-        return guest_decide(r->guest, r->address, r->port, s->name, name, &d) &&
-               (!s->ech || d.ech);
+        return guest_decide(r->guest, r->address, r->port, s->name, name, &d) && (!s->ech || d.ech);
     policy_decide(r->guest->policy, r->guest->netd->platform, &to, &d);
     return d.line == 0 || d.allowed;
 }
@@ -276,7 +279,8 @@ static void judge(struct relay *r, enum sniff kind, const struct sniffed *s)
     char why[POLICY_NAME_MAX + 96];
     const char *objects = objection(r, kind, s);
     if (objects) {
-        snprintf(why, sizeof why, "%s%s%s", objects, s->has_name ? ": " : "", s->has_name ? s->name : "");
+        snprintf(why, sizeof why, "%s%s%s", objects, s->has_name ? ": " : "",
+                 s->has_name ? s->name : "");
         refuse(r, why);
         return;
     }
@@ -294,7 +298,8 @@ static bool read_first(struct relay *r)
     while (!r->sniffed && !r->dead && in->readable && !r->flow[CLIENT].ended) {
         if (!r->held && !(r->held = malloc(SNIFF_MAX)))
             return false;
-        ssize_t n = recv(in->watch.fd, r->held + r->held_len, SNIFF_MAX - r->held_len, MSG_DONTWAIT);
+        ssize_t n =
+            recv(in->watch.fd, r->held + r->held_len, SNIFF_MAX - r->held_len, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN) {
             in->readable = false;
             break;
@@ -324,7 +329,8 @@ static bool flow_moves(struct relay *r, int from)
     struct flow *f = &r->flow[from];
     bool held = from == CLIENT && (!r->sniffed || r->held);
     return !held && !f->shut &&
-           ((f->full && r->end[!from].writable) || (!f->full && (f->ended || r->end[from].readable)));
+           ((f->full && r->end[!from].writable) ||
+            (!f->full && (f->ended || r->end[from].readable)));
 }
 
 /* One step of a direction; false: the connection is over. */
@@ -509,7 +515,9 @@ void relay_ready(struct guest *g)
     uint32_t address;
     uint16_t port;
     int fd, i;
-    for (i = 0; i < ACCEPT_AT_ONCE && (fd = accept4(g->tcp.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0; i++) {
+    for (i = 0; i < ACCEPT_AT_ONCE &&
+                (fd = accept4(g->tcp.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;
+         i++) {
         if (!destination_of(fd, &address, &port)) {
             reset_fd(fd);
         } else if (!guest_may_begin(g)) {

@@ -4,9 +4,10 @@
 
 #include <string.h>
 
-static const char *const debian[] = {"deb.debian.org:80,443",       "security.debian.org:80,443",
-                                     "ftp.debian.org:80,443",       "cdn-fastly.deb.debian.org:80,443",
-                                     "snapshot.debian.org:80,443",  NULL};
+static const char *const debian[] = {
+    "deb.debian.org:80,443",      "security.debian.org:80,443",
+    "ftp.debian.org:80,443",      "cdn-fastly.deb.debian.org:80,443",
+    "snapshot.debian.org:80,443", NULL};
 static const char *const ubuntu[] = {"archive.ubuntu.com:80,443", "*.archive.ubuntu.com:80,443",
                                      "security.ubuntu.com:80,443", "ports.ubuntu.com:80,443", NULL};
 static const char *const alpine[] = {"dl-cdn.alpinelinux.org:80,443", NULL};

@@ -114,8 +114,7 @@ int net_create(struct net *n, int *ret_tap, int *ret_ns, uint64_t *ret_number, s
     return rc;
 }
 
-int net_socket(struct net *n, pid_t pid, uint64_t number, uint32_t port, int *ret_fd,
-               struct err *e)
+int net_socket(struct net *n, pid_t pid, uint64_t number, uint32_t port, int *ret_fd, struct err *e)
 {
     const struct net_request q = {.op = NET_SOCKET, .port = port, .pid = pid, .number = number};
     struct net_reply rep = {0};

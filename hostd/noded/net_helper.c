@@ -13,9 +13,9 @@
 // is answered with a reset: that is meant.
 //
 // Rights: CAP_SYS_ADMIN and CAP_NET_ADMIN for namespaces, taps and rules, CAP_SYS_PTRACE
-// and CAP_DAC_READ_SEARCH to open the namespace that a QEMU of another uid holds. Its root directory is /proc. What a QEMU holds is
-// compared with the number of the namespace that it was given, before this process enters it: one
-// that was broken into could offer the host's.
+// and CAP_DAC_READ_SEARCH to open the namespace that a QEMU of another uid holds. Its root
+// directory is /proc. What a QEMU holds is compared with the number of the namespace that it was
+// given, before this process enters it: one that was broken into could offer the host's.
 #include "hostd/noded/net.h"
 
 #include "base/cleanup.h"
@@ -74,21 +74,27 @@ static const char rules[] =
     "table ip guest {\n"
     " chain to_netd {\n"
     "  type nat hook prerouting priority dstnat; policy accept;\n"
-    "  meta l4proto tcp redirect to :" TO_TEXT(NET_TCP_PORT) "\n"
-    "  udp dport 53 redirect to :" TO_TEXT(NET_DNS_PORT) "\n"
-    " }\n"
-    " chain input {\n"
-    "  type filter hook input priority filter; policy drop;\n"
-    "  iifname != \"" NET_INTERFACE "\" drop\n"
-    "  ct state established accept\n"
-    "  ct state new ct count over " CONNECTIONS " drop\n"
-    "  tcp dport " TO_TEXT(NET_TCP_PORT) " accept\n"
-    "  udp dport " TO_TEXT(NET_DNS_PORT) " accept\n"
-    " }\n"
-    " chain forward {\n"
-    "  type filter hook forward priority filter; policy drop;\n"
-    " }\n"
-    "}\n";
+    "  meta l4proto tcp redirect to :" TO_TEXT(
+        NET_TCP_PORT) "\n"
+                      "  udp dport 53 redirect to :" TO_TEXT(
+                          NET_DNS_PORT) "\n"
+                                        " }\n"
+                                        " chain input {\n"
+                                        "  type filter hook input priority filter; policy drop;\n"
+                                        "  iifname != \"" NET_INTERFACE "\" drop\n"
+                                        "  ct state established accept\n"
+                                        "  ct state new ct count over " CONNECTIONS " drop\n"
+                                        "  tcp dport " TO_TEXT(
+                                            NET_TCP_PORT) " accept\n"
+                                                          "  udp dport " TO_TEXT(
+                                                              NET_DNS_PORT) " accept\n"
+                                                                            " }\n"
+                                                                            " chain forward {\n"
+                                                                            "  type filter hook "
+                                                                            "forward priority "
+                                                                            "filter; policy drop;\n"
+                                                                            " }\n"
+                                                                            "}\n";
 
 static int load_rules(void)
 {
@@ -237,7 +243,8 @@ static int open_socket(const struct net_request *q, struct net_reply *rep, int f
     int rc = enter(q);
     if (rc < 0)
         return fail(rep, rc, "enter the namespace of a virtual machine");
-    fds[0] = q->port ? bind_socket(SOCK_DGRAM, NET_DNS_PORT) : bind_socket(SOCK_STREAM, NET_TCP_PORT);
+    fds[0] =
+        q->port ? bind_socket(SOCK_DGRAM, NET_DNS_PORT) : bind_socket(SOCK_STREAM, NET_TCP_PORT);
     if (fds[0] < 0)
         return fail(rep, fds[0], q->port ? "take its DNS" : "take its TCP");
     rep->fds = 1;
@@ -305,16 +312,53 @@ static bool keep_capabilities(void)
 static bool install_filter(void)
 {
     static const uint32_t allowed[] = {
-        SYS_read,       SYS_write,      SYS_openat,     SYS_close,      SYS_fstat,
-        SYS_newfstatat, SYS_fstatfs,    SYS_lseek,      SYS_ioctl,      SYS_fcntl,
-        SYS_mmap,       SYS_munmap,     SYS_mremap,     SYS_brk,        SYS_madvise,
-        SYS_socket,     SYS_bind,       SYS_listen,     SYS_setsockopt, SYS_getsockopt,
-        SYS_getsockname, SYS_sendto,    SYS_sendmsg,    SYS_recvfrom,   SYS_recvmsg,
-        SYS_poll,       SYS_select,     SYS_pselect6,   SYS_getpid,     SYS_gettid,
-        SYS_getrandom,  SYS_clock_gettime, SYS_gettimeofday, SYS_time,  SYS_futex,
-        SYS_unshare,    SYS_setns,      SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_rt_sigaction,
-        SYS_restart_syscall, SYS_sigaltstack, SYS_exit, SYS_exit_group, SYS_readlink,
-        SYS_getuid,     SYS_geteuid,
+        SYS_read,
+        SYS_write,
+        SYS_openat,
+        SYS_close,
+        SYS_fstat,
+        SYS_newfstatat,
+        SYS_fstatfs,
+        SYS_lseek,
+        SYS_ioctl,
+        SYS_fcntl,
+        SYS_mmap,
+        SYS_munmap,
+        SYS_mremap,
+        SYS_brk,
+        SYS_madvise,
+        SYS_socket,
+        SYS_bind,
+        SYS_listen,
+        SYS_setsockopt,
+        SYS_getsockopt,
+        SYS_getsockname,
+        SYS_sendto,
+        SYS_sendmsg,
+        SYS_recvfrom,
+        SYS_recvmsg,
+        SYS_poll,
+        SYS_select,
+        SYS_pselect6,
+        SYS_getpid,
+        SYS_gettid,
+        SYS_getrandom,
+        SYS_clock_gettime,
+        SYS_gettimeofday,
+        SYS_time,
+        SYS_futex,
+        SYS_unshare,
+        SYS_setns,
+        SYS_rt_sigreturn,
+        SYS_rt_sigprocmask,
+        SYS_rt_sigaction,
+        SYS_restart_syscall,
+        SYS_sigaltstack,
+        SYS_exit,
+        SYS_exit_group,
+        SYS_readlink,
+        SYS_getuid,
+        SYS_geteuid,
     };
     enum { COUNT = sizeof allowed / sizeof allowed[0], HEAD = 4, SIZE = HEAD + COUNT + 2 };
     struct sock_filter f[SIZE] = {

@@ -41,7 +41,7 @@ struct net_request {
 
 struct net_reply {
     int32_t error; /* 0 or a negative errno */
-    uint32_t fds; /* descriptors that come along */
+    uint32_t fds;  /* descriptors that come along */
     uint64_t number;
     char what[64]; /* what failed */
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a decision takes with 10,000 rules: prints median and 99th percentile, in nanoseconds. The
-// bar is 5 us at the median.
+// How long a decision takes with 10,000 rules: prints median and 99th percentile, in nanoseconds.
+// The bar is 5 us at the median.
 #include "hostd/netd/policy.h"
 
 #include <stdio.h>
@@ -58,8 +58,9 @@ int main(void)
         allowed += d.allowed;
     }
     qsort(took, ASKED, sizeof took[0], compare);
-    printf("%d rules read in %llu us; a decision takes %llu ns (p50), %llu ns (p99); %u of %d allowed\n", RULES,
-           (unsigned long long)parsed / 1000, (unsigned long long)took[ASKED / 2],
+    printf("%d rules read in %llu us; a decision takes %llu ns (p50), %llu ns (p99); %u of %d "
+           "allowed\n",
+           RULES, (unsigned long long)parsed / 1000, (unsigned long long)took[ASKED / 2],
            (unsigned long long)took[ASKED * 99 / 100], allowed, ASKED);
     policy_destroy(p);
     return took[ASKED / 2] > 5000;

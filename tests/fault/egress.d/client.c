@@ -8,7 +8,8 @@
 //   client dnstcp NAME TYPE                the same by TCP
 //   client udp ADDRESS PORT                prints "silence", or "answer"
 //   client frame HEX [COUNT]               sends a frame as it is
-//   client flood ADDRESS PORT COUNT        so many connections at once; prints how many were accepted and stayed
+//   client flood ADDRESS PORT COUNT        so many connections at once; prints how many were
+//   accepted and stayed
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -72,7 +73,8 @@ static void print_rest(int fd, int msec)
     char in[4096];
     size_t n = 0;
     ssize_t got = 1;
-    while (n < sizeof in && wait_for(fd, POLLIN, msec) > 0 && (got = recv(fd, in + n, sizeof in - n, 0)) > 0)
+    while (n < sizeof in && wait_for(fd, POLLIN, msec) > 0 &&
+           (got = recv(fd, in + n, sizeof in - n, 0)) > 0)
         n += (size_t)got;
     if (got < 0)
         printf("%s\n", strerror(errno));
@@ -172,7 +174,8 @@ static void udp(char **argv)
 static void frame(int argc, char **argv)
 {
     uint8_t p[1514];
-    struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex("eth0"), .sll_halen = 6};
+    struct sockaddr_ll to = {
+        .sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex("eth0"), .sll_halen = 6};
     int fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
     size_t n = from_hex(argv[2], p, sizeof p);
     memcpy(to.sll_addr, p, 6);

@@ -106,10 +106,8 @@ static void an_answer_fits_whatever_the_name(void)
 }
 
 static const struct check_test tests[] = {
-    TEST(a_question_is_read_in_lower_case),
-    TEST(names_that_are_no_host_names_are_none),
-    TEST(malformed_questions_are_refused),
-    TEST(an_answer_holds_the_question_and_the_addresses),
+    TEST(a_question_is_read_in_lower_case), TEST(names_that_are_no_host_names_are_none),
+    TEST(malformed_questions_are_refused),  TEST(an_answer_holds_the_question_and_the_addresses),
     TEST(an_answer_fits_whatever_the_name),
 };
 CHECK_MAIN(tests)

@@ -106,10 +106,10 @@ static void the_platforms_denials_go_first(void)
 static void special_addresses_must_be_named(void)
 {
     static const char *const special[] = {
-        "0.0.0.1",        "10.1.2.3",      "100.64.0.1",    "127.0.0.1",  "169.254.1.1",
-        "169.254.169.254", "172.16.0.1",   "172.31.255.255", "192.0.0.1", "192.0.2.1",
-        "192.168.1.1",    "198.18.0.1",    "198.51.100.1",  "203.0.113.1", "224.0.0.1",
-        "255.255.255.255", "168.63.129.16", "192.88.99.1",   "240.0.0.1"};
+        "0.0.0.1",         "10.1.2.3",      "100.64.0.1",     "127.0.0.1",   "169.254.1.1",
+        "169.254.169.254", "172.16.0.1",    "172.31.255.255", "192.0.0.1",   "192.0.2.1",
+        "192.168.1.1",     "198.18.0.1",    "198.51.100.1",   "203.0.113.1", "224.0.0.1",
+        "255.255.255.255", "168.63.129.16", "192.88.99.1",    "240.0.0.1"};
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {
         char rule[80];
         CHECK(!allows("allow tcp a.b:443", "a.b", special[i], 443));
@@ -276,15 +276,18 @@ static void the_index_decides_as_walking_the_list_would(void)
             r->wild = kind >= 14;
             some_name(r->name);
             r->range.bits = (uint8_t)(8 + number(25));
-            r->range.base = (0x5db8d800u | number(256)) & ~(uint32_t)(0xffffffffull >> r->range.bits);
+            r->range.base =
+                (0x5db8d800u | number(256)) & ~(uint32_t)(0xffffffffull >> r->range.bits);
             char address[ADDRESS_TEXT_MAX], target[48];
             if (r->any)
                 snprintf(target, sizeof target, "*");
             else if (r->address)
-                snprintf(target, sizeof target, "%s/%u", address_format(r->range.base, address), r->range.bits);
+                snprintf(target, sizeof target, "%s/%u", address_format(r->range.base, address),
+                         r->range.bits);
             else
                 snprintf(target, sizeof target, "%s%s", r->wild ? "*." : "", r->name);
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s tcp %s:%u\n", r->allow ? "allow" : "deny", target, r->port);
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s tcp %s:%u\n",
+                                  r->allow ? "allow" : "deny", target, r->port);
         }
         struct policy *p = parse(text);
         for (int i = 0; i < ASKED; i++) {

@@ -106,7 +106,12 @@ static void tunnels_are_seen(void)
 
 static void other_protocols_are_raw(void)
 {
-    static const char *const raw[] = {"SSH-2.0-OpenSSH_9.2\r\n", "EHLO me.example\r\n", "a1 LOGIN x y\r\n", "\x01\x02", "GET /\r\n", "PING\r\n"};
+    static const char *const raw[] = {"SSH-2.0-OpenSSH_9.2\r\n",
+                                      "EHLO me.example\r\n",
+                                      "a1 LOGIN x y\r\n",
+                                      "\x01\x02",
+                                      "GET /\r\n",
+                                      "PING\r\n"};
     struct sniffed s;
     for (size_t i = 0; i < sizeof raw / sizeof raw[0]; i++) {
         fprintf(stderr, "  %zu\n", i);
