@@ -17,7 +17,7 @@ import leftovers
 from lib import *
 
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
-LOOP_SECONDS = int(os.environ.get("LOOP_SECONDS") or 75)
+LOOP_SECONDS = int(os.environ.get("LOOP_SECONDS") or 40)
 ROUNDS_LEAST = 12  # on a loaded machine
 ERROR_SECONDS = 5 + 2  # what a caller may wait for an error once a daemon is gone; two for a loaded machine
 BOOT_SECONDS = 120

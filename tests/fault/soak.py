@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# limit: 400
+# limit: 500
 """Many sandboxes write, are snapshotted and checkpointed, rolled back, forked, paused, stopped and removed at random, their automatic snapshots
 come and expire, and all the while daemons are killed.
 
@@ -27,6 +27,7 @@ from lib import *
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 BOXES = int(os.environ.get("BOXES") or 20)
 LOOP_SECONDS = int(os.environ.get("LOOP_SECONDS") or 80)
+BOXES_LEAST, MAKE_SECONDS = 8, 45  # on a loaded machine
 WORKERS = 3
 HANG_SECONDS = 150  # a cold boot on a loaded machine included
 STEADY = ("running", "paused", "stopped", "failed")
@@ -166,22 +167,26 @@ class Worker(threading.Thread):
 state = {}
 
 
-@check(limit=150)
+@check(limit=200)
 def many_sandboxes_are_made():
     print(f"SEED={SEED} BOXES={BOXES} LOOP_SECONDS={LOOP_SECONDS}")
     first = Box()
     subjects = [Subject(first.name, ())]
     subjects[0].write(1)
-    subjects[0].numbers = {1}
-    for i in range(1, BOXES):
-        name = fresh_name()
+    subjects[0].numbers, subjects[0].snapshots = {1}, {"base": {1}}
+    os.mkdir(path("snapshots", first.name, "base"))
+    write(first.get("head"), "snapshots", first.name, "base", "head")
+    end = time.monotonic() + MAKE_SECONDS
+    while len(subjects) < BOXES and (len(subjects) < BOXES_LEAST or time.monotonic() < end):
+        name, i = fresh_name(), len(subjects)
         os.mkdir(path("sandboxes", name))
-        write(first.get("head"), "sandboxes", name, "head")
+        write(read("snapshots", first.name, "base", "head"), "sandboxes", name, "head")
         subjects.append(Subject(name, {1}))
         if i % 5 == 0:
             subjects[-1].box.set("keep", KEEP)
         if i % 4:
             subjects[-1].box.verb("pause")
+    print(f"  {len(subjects)} sandboxes")
     state["workers"] = [Worker(i, subjects[i::WORKERS]) for i in range(WORKERS)]
 
 

@@ -195,6 +195,7 @@ static void what_is_no_list_is_refused(void)
     }
     CHECK_EQ(s.count, 2); /* of the one that is cut, asked twice */
     char *huge = malloc(20000);
+    CHECK(huge);
     size_t at = (size_t)sprintf(huge, "<ListBucketResult><Contents><Key>");
     memset(huge + at, 'k', 10000);
     strcpy(huge + at + 10000, "</Key></Contents></ListBucketResult>");
