@@ -41,6 +41,7 @@ struct handle {
     size_t text_len;
     uint64_t next_offset; /* behind the last byte read: where a stream's next read is expected */
     bool was_read;
+    uint64_t data_at; /* where SEEK_DATA last found data, + 1; 0: it was not asked */
 
     /* A directory's entries read last, as Rreaddir had them. */
     char *entries;

@@ -20,6 +20,7 @@
 #define PARTS_MAX 4u
 /* Writes above this are copied, to go on after a short count. Below, a short count is the program's to handle. */
 #define COPY_MIN 65536u
+#define SEEK_STEP 4096u
 
 static void reply_data(struct req *r, const void *data, size_t len)
 {
@@ -350,6 +351,21 @@ static int seek_once(struct req *r, uint64_t *out)
     return rc < 0 ? rc : seek_plain(r->whence, (uint64_t)r->off, size, out);
 }
 
+/*
+ * The answer may be a hostile guest's. Data and a hole at one place, or a place before the one asked for, would keep a copying program busy
+ * for ever: the next block is data then, which is never wrong, or the answer is none.
+ */
+static int judge_seek(struct handle *h, int whence, uint64_t offset, uint64_t *at)
+{
+    if (*at < offset)
+        return -EIO;
+    if (whence == SEEK_DATA)
+        h->data_at = *at + 1;
+    else if (*at == offset && h->data_at == offset + 1)
+        *at = offset + SEEK_STEP;
+    return 0;
+}
+
 static void reply_seek(fuse_req_t fuse, int rc, uint64_t at)
 {
     if (rc < 0)
@@ -365,6 +381,8 @@ static void seek(struct req *r)
     do
         rc = seek_once(r, &at);
     while (task_again(&r->task, &rc));
+    if (rc == 0)
+        rc = judge_seek(r->handle, r->whence, (uint64_t)r->off, &at);
     if (rc < 0) {
         request_error(r, rc);
         return;
