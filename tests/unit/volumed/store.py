@@ -485,6 +485,33 @@ def a_claim_of_a_dead_upload_holds_garbage_for_a_day(s):
     assert not s.daemon.objects("dead/claims/")
 
 
+def what_an_upload_in_progress_uses_stays(s):
+    """The artifact that has the chunks is deleted, and garbage collected, when the upload has found them there."""
+    for _ in range(3):
+        old, new = ident(), ident()
+        s.client.upload("race2", old, s.file({0: bytes_of(31, 4 * MIB)}, 4 * MIB))
+        path = s.file({0: bytes_of(31, 4 * MIB), 8 * MIB: bytes_of(32 + s.count, 64 * MIB)}, 72 * MIB)
+        other = s.daemon.client()
+        request = other.send_upload("race2", new, path)
+        while not s.daemon.objects(f"race2/packs/{new.hex()}/"):
+            pass
+        s.client.call(DELETE, "race2", old)
+        gc = s.client.call(GC, "race2")
+        up = other.wait(request)
+        assert up.reused >= 4 * MIB, up
+        s.client.call(VERIFY, "race2", new, flags=READ_ALL)
+        while s.daemon.objects("race2/claims/"):
+            pass
+        s.client.call(GC, "race2")
+        s.client.call(VERIFY, "race2", new, flags=READ_ALL)
+        s.client.call(DELETE, "race2", new)
+        s.client.call(GC, "race2")
+        other.close()
+        if gc.waiting:
+            return
+    raise AssertionError("the upload was always over before")
+
+
 def keys_are_rotated_and_revoked(s):
     path, a, out = s.file({0: bytes_of(21, MIB)}, MIB), ident(), s.path()
     s.client.upload("keys", a, path)
@@ -679,6 +706,7 @@ TESTS = [
     garbage_goes_and_nothing_else,
     a_pack_that_is_nearly_empty_goes_with_its_last_user,
     a_claim_of_a_dead_upload_holds_garbage_for_a_day,
+    what_an_upload_in_progress_uses_stays,
     keys_are_rotated_and_revoked,
     a_revocation_outlives_a_rotation_at_the_same_time,
     a_key_that_its_owner_takes_away_is_good_for_the_cache_time_and_comes_back,
