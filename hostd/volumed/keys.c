@@ -3,7 +3,7 @@
 //
 // Theory of operation. A request that the cache does not answer becomes a job: in a thread it reads the tenant's file and the blob, and does the work
 // when the service is a file. When it takes PKCS#11, it comes back and waits in a queue of its own, of which one runs at a time: so a token that
-// hangs holds one thread of the pool, not all. A request ends after SERVICE_SECONDS, or when it is cancelled, whatever its job does; the job
+// hangs holds one thread of the pool, not all. A request ends after SERVICE_SECONDS, or what the tenant's file says, or when it is cancelled, whatever its job does; the job
 // then goes on alone and its result is wiped. Answers are given by an async handle, from the loop.
 //
 // Every key that was unwrapped stays in one list until it expires, is forgotten or the program ends; then it is ended, whoever holds it. A tick of a
@@ -255,6 +255,8 @@ static void job_ran(uv_work_t *w, int status)
     k->jobs--;
     if (!j->prepared && j->rc == 0 && j->pkcs11 && j->op) {
         j->prepared = true;
+        if (j->config.patience_s)
+            j->op->deadline = tenant_key_clock() + j->config.patience_s;
         TAILQ_INSERT_TAIL(&k->queue, j, link);
     } else {
         if (j->prepared)

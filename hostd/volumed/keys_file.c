@@ -30,6 +30,15 @@ static int set_choice(const char *value, const char *const names[], int first, i
     return -EINVAL;
 }
 
+static int set_seconds(const char *value, unsigned *out)
+{
+    uint64_t seconds;
+    if (str_parse_duration(value, &seconds) < 0 || !seconds || seconds > KEYS_CACHE_S)
+        return -EINVAL;
+    *out = (unsigned)seconds;
+    return 0;
+}
+
 static int set_line(struct key_config *c, const char *folder, const char *key, const char *value)
 {
     static const char *const services[] = {"file", "pkcs11", NULL}, *const policies[] = {"pause", "continue", "kill", NULL};
@@ -44,14 +53,10 @@ static int set_line(struct key_config *c, const char *folder, const char *key, c
             c->revoked = (enum keys_policy)n;
         return rc;
     }
-    if (strcmp(key, "cache") == 0) {
-        uint64_t seconds;
-        rc = str_parse_duration(value, &seconds);
-        if (rc < 0 || !seconds || seconds > KEYS_CACHE_S)
-            return -EINVAL;
-        c->cache_s = (unsigned)seconds;
-        return 0;
-    }
+    if (strcmp(key, "cache") == 0)
+        return set_seconds(value, &c->cache_s);
+    if (strcmp(key, "patience") == 0)
+        return set_seconds(value, &c->patience_s);
     if (strcmp(key, "file") == 0)
         return set_path(c->file, folder, value);
     if (strcmp(key, "module") == 0)

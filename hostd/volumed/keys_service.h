@@ -14,6 +14,7 @@ struct key_config {
     char file[PATH_MAX];               /* of the service `file` */
     char module[PATH_MAX], pin[PATH_MAX]; /* of the service `pkcs11` */
     char token[33];
+    unsigned patience_s;               /* how long a token may take; 0: the default of keys.c */
     unsigned cache_s;                  /* seconds that an unwrapped key is kept; 0: KEYS_CACHE_S, which is the most */
     enum keys_policy revoked;
 };

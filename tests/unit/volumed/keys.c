@@ -20,6 +20,7 @@
 static uv_loop_t loop;
 static struct keys *keys;
 static char folder[64];
+static char *hang_module;
 
 /* ---- requests, one at a time ---- */
 
@@ -484,6 +485,38 @@ static void a_key_moves_from_a_file_to_a_token(void)
     tenant_key_unref(opened.key);
 }
 
+/* Many requests of its tenant wait for a token that hangs; others are served, whatever the size of the thread pool. */
+static void a_token_that_hangs_keeps_nobody_else_waiting(void)
+{
+    char hang[96];
+    struct reply late[8] = {0};
+    fresh();
+    snprintf(hang, sizeof hang, "%s/hang", folder);
+    setenv("HANG", hang, 1);
+    write_file("hang", 0600, "");
+    write_file("bob.key", 0600, "service = pkcs11\nmodule = %s\ntoken = byok\nkey = kek2\npin = pin\npatience = 2\n", hang_module);
+    write_file("pin", 0600, "5678\n");
+    uint64_t began = tenant_key_clock();
+    for (int i = 0; i < 8; i++) {
+        const struct keys_request r = {.verb = KEYS_MAKE, .tenant = "bob", .done = take, .user = &late[i]};
+        keys_start(keys, &r);
+    }
+    struct reply ann = must(KEYS_MAKE, "ann", NULL);
+    tenant_key_unref(ann.key);
+    for (int i = 0; i < 8; i++)
+        CHECK_STR(late[i].text, "");
+    for (int i = 0; i < 8; i++) {
+        while (!late[i].done)
+            uv_run(&loop, UV_RUN_ONCE);
+        CHECK_RC(late[i], -EAGAIN);
+        CHECK_STR(late[i].text, "the key of tenant bob: the key service does not answer");
+    }
+    CHECK(tenant_key_clock() - began < 10); /* all after the same time, not one after the other */
+    shell("rm %s", hang);
+    struct reply again = ask(KEYS_MAKE, "bob", NULL);
+    CHECK(strstr(again.text, "there is no token") != NULL); /* it answers again */
+}
+
 static const struct check_test tests[] = {
     TEST(derived_keys_are_those_of_the_document),
     TEST(every_byte_of_a_wrapped_key_counts),
@@ -500,11 +533,18 @@ static const struct check_test tests[] = {
     TEST(keys_lie_in_locked_memory_that_no_dump_shows),
     TEST(a_token_wraps_rotates_and_revokes),
     TEST(a_key_moves_from_a_file_to_a_token),
+    TEST(a_token_that_hangs_keeps_nobody_else_waiting),
 };
 
 int main(int argc, char **argv)
 {
     char tokens[] = "/tmp/test-tokens-XXXXXX", conf[64];
+    if (argc < 2) {
+        fprintf(stderr, "usage: %s MODULE-THAT-HANGS [TEST]\n", argv[0]);
+        return 2;
+    }
+    hang_module = realpath(argv[1], NULL);
+    CHECK(hang_module != NULL);
     CHECK(mkdtemp(tokens) != NULL);
     snprintf(conf, sizeof conf, "%s/conf", tokens);
     setenv("SOFTHSM2_CONF", conf, 1);
@@ -512,13 +552,14 @@ int main(int argc, char **argv)
     shell("softhsm2-util --init-token --free --label byok --so-pin 1234 --pin 5678 >/dev/null");
     hsm("--keygen --key-type AES:32 --label kek1 --id 01 --sensitive");
     uv_loop_init(&loop);
-    int rc = check_run(tests, sizeof tests / sizeof tests[0], argc, argv);
+    int rc = check_run(tests, sizeof tests / sizeof tests[0], argc - 1, argv + 1);
     bool gone = !keys;
     if (keys)
         keys_destroy(keys, closed, &gone);
     while (!gone)
         uv_run(&loop, UV_RUN_ONCE);
     CHECK_EQ(uv_loop_close(&loop), 0);
+    free(hang_module);
     shell("rm -rf %s %s", tokens, folder);
     return rc;
 }
