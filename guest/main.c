@@ -233,7 +233,7 @@ int main(void)
     if (rc < 0)
         log_warn("start the loopback interface: %s", strerror(-rc));
     rc = net_start_outside();
-    if (rc == 0)
+    if (rc > 0)
         rc = net_write_resolver();
     if (rc < 0)
         log_warn("set the network up: %s", strerror(-rc));

@@ -87,7 +87,9 @@ int net_start_outside(void)
     if (ioctl(fd, SIOCSIFFLAGS, &r) < 0)
         return -errno;
     int rc = set_neighbour(fd);
-    return rc < 0 ? rc : set_route(fd);
+    if (rc == 0)
+        rc = set_route(fd);
+    return rc < 0 ? rc : 1;
 }
 
 /* ---- the resolver ---- */

@@ -10,7 +10,7 @@
 /* Brings the loopback interface up, which gives it its addresses. 0 or -errno. */
 int net_start_loopback(void);
 
-/* Address, route and the gateway's hardware address of eth0. A machine without one is success. 0 or
+/* Address, route and the gateway's hardware address of eth0. 1, 0 when the machine has none, or
  * -errno. */
 int net_start_outside(void);
 
