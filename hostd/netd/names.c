@@ -55,6 +55,7 @@ struct dns_stream {
     struct dns_stream *next, **link;
     struct query *query;
     uint64_t until;
+    bool running; /* stream_next is: no second one inside it */
     size_t have;
     uint8_t in[2 + DNS_MESSAGE_MAX];
 };
@@ -238,7 +239,7 @@ void names_ready(struct guest *g)
 /* ---- by TCP ---- */
 
 /* As much as is there; the next question waits until the one before is answered. */
-static void stream_next(struct dns_stream *s)
+static void read_stream(struct dns_stream *s)
 {
     while (s->watch.fd >= 0 && !s->query) {
         size_t want = s->have < 2 ? 2 : 2 + ((size_t)s->in[0] << 8 | s->in[1]);
@@ -264,6 +265,15 @@ static void stream_next(struct dns_stream *s)
         s->have = 0;
         take(s->guest, s->in + 2, want - 2, NULL, s);
     }
+}
+
+static void stream_next(struct dns_stream *s)
+{
+    if (s->running)
+        return;
+    s->running = true;
+    read_stream(s);
+    s->running = false;
 }
 
 static void stream_ready(struct watch *w, uint32_t events)

@@ -225,9 +225,11 @@ static int enter(const struct net_request *q)
     return rc < 0 ? rc : setns(fd, CLONE_NEWNET) < 0 ? -errno : 0;
 }
 
+/* The option lets a listener come back while old connections wind down; for UDP it would let two
+ * have the port at once. */
 static int bind_socket(int type, uint16_t port)
 {
-    const int on = 1;
+    const int on = type == SOCK_STREAM;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
     AUTO_CLOSE int fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||

@@ -14,7 +14,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from daemon import *
 
 ROUNDS, BULK = 400, 512 << 20
-NAT = """table ip n { chain p { type nat hook postrouting priority srcnat; oifname "out" masquerade; } }"""
+NAT = """table ip n {
+ chain p { type nat hook postrouting priority srcnat; oifname "out" masquerade; }
+}"""
 
 
 def nat(w):
