@@ -18,11 +18,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RATE_PER_SEC 100.0 /* connections and questions that begin */
-#define RATE_BURST   400.0
-#define LOG_PER_SEC  20.0 /* lines; the rest is counted */
-#define LOG_BURST    100.0
-#define OWN_MSEC     5000u /* how old the list of this host's addresses may be */
+#define CONNECTIONS_MAX 512  /* at once */
+#define RATE_PER_SEC    100  /* connections and questions that begin */
+#define RATE_BURST      4    /* seconds' worth, at once */
+#define LOG_PER_SEC     20.0 /* lines; the rest is counted */
+#define LOG_BURST       100.0
+#define OWN_MSEC        5000u /* how old the list of this host's addresses may be */
 
 struct guest *guest_find(const struct netd *n, uint64_t key)
 {
@@ -60,7 +61,7 @@ int guest_add(struct netd *n, uint64_t key, int tcp, int udp)
                         .policy = nothing,
                         .tcp = {tcp, tcp_ready},
                         .udp = {udp, udp_ready},
-                        .rate = {RATE_BURST, loop_now(n->loop)},
+                        .rate = {RATE_PER_SEC * RATE_BURST, loop_now(n->loop)},
                         .log = {LOG_BURST, loop_now(n->loop)}};
     rc = loop_watch(n->loop, &g->tcp, EPOLLIN);
     if (rc == 0)
@@ -123,9 +124,33 @@ static bool take_token(struct bucket *b, uint64_t now, double per_sec, double bu
     return true;
 }
 
+static uint64_t smallest(uint64_t a, uint64_t b, uint64_t otherwise)
+{
+    uint64_t said = !a || (b && b < a) ? b : a;
+    return said && (!otherwise || said < otherwise) ? said : otherwise;
+}
+
+struct policy_limits guest_limits(const struct guest *g)
+{
+    static const struct policy_limits none;
+    const struct policy_limits *own = policy_limits(g->policy);
+    const struct policy_limits *all = g->netd->platform ? policy_limits(g->netd->platform) : &none;
+    return (struct policy_limits){.connections =
+                                      smallest(own->connections, all->connections, CONNECTIONS_MAX),
+                                  .rate = smallest(own->rate, all->rate, RATE_PER_SEC),
+                                  .bytes = smallest(own->bytes, all->bytes, 0)};
+}
+
+bool guest_is_spent(const struct guest *g)
+{
+    uint64_t most = guest_limits(g).bytes;
+    return most && g->counts.sent_bytes + g->counts.received_bytes >= most;
+}
+
 bool guest_may_begin(struct guest *g)
 {
-    return take_token(&g->rate, loop_now(g->netd->loop), RATE_PER_SEC, RATE_BURST);
+    double rate = (double)guest_limits(g).rate;
+    return take_token(&g->rate, loop_now(g->netd->loop), rate, rate * RATE_BURST);
 }
 
 /* ---- names and addresses ---- */

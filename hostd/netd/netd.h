@@ -87,6 +87,11 @@ void guest_set_policy(struct guest *g, uint64_t id, struct policy *p);
 /* All rules changed: connections that are not allowed any more go. */
 void guest_review(struct guest *g);
 
+/* Those of the policy and the platform's, or what everybody has. */
+struct policy_limits guest_limits(const struct guest *g);
+/* It moved as many bytes as it may. */
+bool guest_is_spent(const struct guest *g);
+
 /* False: too many in too short a time. */
 bool guest_may_begin(struct guest *g);
 

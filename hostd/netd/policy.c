@@ -9,6 +9,7 @@
 // the list would give.
 #include "hostd/netd/policy.h"
 
+#include "base/str.h"
 #include "hostd/netd/sets.h"
 
 #include <errno.h>
@@ -58,6 +59,7 @@ struct policy {
     struct prefix *trie; /* 0: the root */
     uint32_t trie_count, trie_room;
     uint32_t any_first, any_last;
+    struct policy_limits limits;
 };
 
 /* ---- names ---- */
@@ -394,6 +396,33 @@ static int expand_set(struct parser *in)
     return rc;
 }
 
+static int parse_limit(struct parser *in)
+{
+    struct policy_limits *l = &in->p->limits;
+    char text[24];
+    uint64_t value = 0;
+    size_t n = word(in);
+    uint64_t *to = word_is(in, n, "connections") ? &l->connections
+                   : word_is(in, n, "rate")      ? &l->rate
+                   : word_is(in, n, "bytes")     ? &l->bytes
+                                                 : NULL;
+    if (!to)
+        return complain(in, "'connections', 'rate' or 'bytes' was expected");
+    in->at += n;
+    n = word(in);
+    snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : 0), in->text + in->at);
+    for (char *c = text; *c; c++) /* the policy is lower case by now */
+        *c = *c >= 'a' && *c <= 'z' ? (char)(*c - 32) : *c;
+    int rc =
+        to == &l->bytes ? str_parse_size(text, &value) : str_parse_u64(text, UINT32_MAX, &value);
+    if (rc < 0 || value == 0)
+        return complain(in, "a number from 1 was expected%s",
+                        to == &l->bytes ? ", such as 500M" : "");
+    in->at += n;
+    *to = *to && *to < value ? *to : value;
+    return at_end(in) ? 0 : complain(in, "the end of the line was expected");
+}
+
 static int parse_line(struct parser *in)
 {
     size_t first = in->at, n;
@@ -402,10 +431,14 @@ static int parse_line(struct parser *in)
     first = in->at;
     n = word(in);
     in->rule = (struct rule){.line = in->line, .start = (uint32_t)(in->base + first)};
+    if (word_is(in, n, "limit")) {
+        in->at += n;
+        return parse_limit(in);
+    }
     if (word_is(in, n, "allow"))
         in->rule.allow = true;
     else if (!word_is(in, n, "deny"))
-        return complain(in, "'allow' or 'deny' was expected, not '%.*s'", HERE(in, n));
+        return complain(in, "'allow', 'deny' or 'limit' was expected, not '%.*s'", HERE(in, n));
     in->at += n;
     n = word(in);
     if (!word_is(in, n, "tcp"))
@@ -577,6 +610,11 @@ void policy_destroy(struct policy *p)
 size_t policy_rules(const struct policy *p)
 {
     return p->count;
+}
+
+const struct policy_limits *policy_limits(const struct policy *p)
+{
+    return &p->limits;
 }
 
 /* ---- decisions ---- */

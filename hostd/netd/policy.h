@@ -3,6 +3,7 @@
 // Pure: no input or output, no clock. docs/egress.md describes the language to users.
 //
 //   rule   = ("allow" | "deny") "tcp" target [option...]
+//   limit  = "limit" ("connections" number | "rate" number | "bytes" size)
 //   target = (name | "*." name | "*" | address ["/" bits]) ":" ports  |  "@" set
 //   ports  = "*" | port ["-" port] {"," port ["-" port]}
 //   option = "at" range {"," range}      (of a name: may be found at these special addresses)
@@ -43,6 +44,14 @@ int policy_parse(const char *text, size_t len, struct policy **out, struct err *
 void policy_destroy(struct policy *p);
 
 size_t policy_rules(const struct policy *p);
+
+/* What `limit` lines say, the smallest of each; 0: nothing. */
+struct policy_limits {
+    uint64_t connections; /* at once */
+    uint64_t rate;        /* connections and questions that begin, a second */
+    uint64_t bytes;       /* in both directions, of one machine */
+};
+const struct policy_limits *policy_limits(const struct policy *p);
 
 /* Where somebody wants to go. */
 struct destination {

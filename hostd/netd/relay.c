@@ -33,7 +33,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define GUEST_RELAYS   512u /* connections of a guest */
 #define ALL_RELAYS     8000u
 #define ACCEPT_AT_ONCE 64
 #define CONNECT_MSEC   30000u
@@ -377,6 +376,8 @@ static void pump(struct relay *r)
     }
     if (!good)
         finish(r, true);
+    else if (guest_is_spent(r->guest))
+        refuse(r, "its limit of bytes is reached");
     else if (r->flow[CLIENT].shut && r->flow[SERVER].shut)
         finish(r, false);
     else if (flow_moves(r, CLIENT) || flow_moves(r, SERVER)) /* again, after the others */
@@ -467,8 +468,12 @@ static void begin(struct guest *g, int fd, uint32_t address, uint16_t port)
     }
     r->end[CLIENT].watch.fd = fd;
     enlist(r);
-    if (g->counts.open > GUEST_RELAYS || g->netd->relays > ALL_RELAYS) {
+    if (g->counts.open > guest_limits(g).connections || g->netd->relays > ALL_RELAYS) {
         refuse(r, "too many connections are open");
+        return;
+    }
+    if (guest_is_spent(g)) {
+        refuse(r, "its limit of bytes is reached");
         return;
     }
     if (!guest_decide(g, address, port, NULL, r->name, &r->decision)) {

@@ -151,6 +151,7 @@ def listen(w, port, serve):
             serve(c)
         except OSError:
             pass  # what the client meets is what counts
+        c.close()
 
     def run():
         while True:
@@ -304,6 +305,38 @@ def test_the_platforms_rules_apply_when_they_change(w):
         except ConnectionResetError:
             return False
     wait("it is allowed again", passes)
+
+
+def meets_reset(function, *args):
+    try:
+        function(*args)
+    except ConnectionResetError:
+        return True
+    return False
+
+
+def test_limits_of_connections_and_bytes_hold(w):
+    g = w.guest(6, "allow tcp *:*\nlimit connections 3\nlimit bytes 2M\n")
+
+    def echo():
+        s = dial(g, 7003)
+        s.sendall(b"\x01")
+        eq(b"\x01", s.recv(10), "an echo")
+        return s
+    open_ones = [echo() for _ in range(3)]
+    assert meets_reset(echo), "a fourth connection"
+    open_ones.pop().close()
+    wait("there is room again", lambda: not meets_reset(lambda: open_ones.append(echo())))
+
+    def much():
+        s = open_ones[0]
+        for _ in range(64):
+            s.sendall(bytes(1 << 16))
+            s.recv(1 << 16)
+    assert meets_reset(much), "more than 2 MiB"
+    assert meets_reset(echo), "a connection after that"
+    w.ask(POLICY, 6, 6, "allow tcp *:*\nlimit bytes 1G\n")
+    echo()
 
 
 def status(w, field):

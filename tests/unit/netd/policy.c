@@ -175,12 +175,21 @@ static void sets_are_their_targets(void)
     CHECK(!allows("deny tcp @github\nallow tcp *:443", "github.com", PUBLIC, 443));
 }
 
+static void limits_are_the_smallest_that_are_said(void)
+{
+    struct policy *p = parse("limit connections 20\nlimit bytes 2M\nlimit connections 30 # more\n");
+    CHECK_EQ(policy_limits(p)->connections, 20);
+    CHECK_EQ(policy_limits(p)->bytes, 2 << 20);
+    CHECK_EQ(policy_limits(p)->rate, 0);
+    policy_destroy(p);
+}
+
 static void errors_say_where_and_what_was_expected(void)
 {
     static const struct {
         const char *text, *place, *says;
     } bad[] = {
-        {"alow tcp a.b:1", "line 1, column 1:", "'allow' or 'deny' was expected"},
+        {"alow tcp a.b:1", "line 1, column 1:", "'allow', 'deny' or 'limit' was expected"},
         {"\n\n  allow udp a.b:53", "line 3, column 9:", "'tcp' was expected, not 'udp'"},
         {"allow tcp", "line 1, column 10:", "a target was expected"},
         {"allow", "line 1, column 6:", "'tcp' was expected"},
@@ -207,6 +216,10 @@ static void errors_say_where_and_what_was_expected(void)
         {"allow tcp m\xc3\xbcller.de:80", "line 1, column 11:", "names in ASCII"},
         {"allow tcp a..b:80", "line 1, column 11:", "a host name"},
         {"allow tcp a.b:1,2,3,4,5,6,7,8,9", "line 1, column 31:", "at most 8 ports"},
+        {"limit", "line 1, column 6:", "'connections', 'rate' or 'bytes'"},
+        {"limit bytes many", "line 1, column 13:", "such as 500M"},
+        {"limit rate 0", "line 1, column 12:", "a number from 1"},
+        {"limit rate 5 a", "line 1, column 14:", "the end of the line"},
         {"allow\vtcp a.b:1", "line 1, column 6:", "a control character"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -318,6 +331,7 @@ static const struct check_test tests[] = {
     TEST(names_are_resolved_only_if_some_rule_could_allow_them),
     TEST(a_name_may_be_only_where_it_is_allowed),
     TEST(sets_are_their_targets),
+    TEST(limits_are_the_smallest_that_are_said),
     TEST(errors_say_where_and_what_was_expected),
     TEST(the_index_decides_as_walking_the_list_would),
 };
