@@ -67,13 +67,16 @@ static int open_tcp(const char *to, const char *port)
     return fd;
 }
 
+#define FIRST_MSEC 3000 /* for the first byte */
+#define MORE_MSEC  150  /* and for more */
+
 /* What comes until the end, or nothing for a while. */
-static void print_rest(int fd, int msec)
+static void print_rest(int fd)
 {
     char in[4096];
     size_t n = 0;
     ssize_t got = 1;
-    while (n < sizeof in && wait_for(fd, POLLIN, msec) > 0 &&
+    while (n < sizeof in && wait_for(fd, POLLIN, n ? MORE_MSEC : FIRST_MSEC) > 0 &&
            (got = recv(fd, in + n, sizeof in - n, 0)) > 0)
         n += (size_t)got;
     if (got < 0)
@@ -97,7 +100,7 @@ static void tcp(int argc, char **argv)
         if (pause)
             nanosleep(&t, NULL);
     }
-    print_rest(fd, 1500);
+    print_rest(fd);
 }
 
 static void wait_open(char **argv)
