@@ -515,7 +515,8 @@ static bool is_current_load(const struct sandbox *sb)
     return sb->ops && sb->ops->kind == OP_LOAD;
 }
 
-/* A machine that was started already is started anew; one that was not takes its size from the row when its time comes. */
+/* A machine that was started already is started anew, and a load that is under way begins anew; one that was not takes its size from the row when its time
+ * comes. */
 int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct err *e)
 {
     if (sb->row.touched && sandbox_state(sb) != SANDBOX_STOPPED)
@@ -529,11 +530,17 @@ int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct e
     if (vcpus)
         sb->row.vcpus = vcpus;
     rc = sandbox_save(sb, e);
-    if (rc == 0 && sb->slot_taken) {
+    bool loading = is_current_load(sb) && sb->copy != COPY_HELD; /* perhaps into a machine of the size before */
+    if (rc == 0 && (sb->slot_taken || loading)) {
         struct op *op = op_new(OP_RESTART);
-        if (ref_parse(sb->row.origin, &op->ref) == 0 && op->ref.kind == REF_TEMPLATE && load_check(sb->space, &op->ref, NULL) == 0)
+        if (loading)
+            op->ref = sb->ops->ref;
+        if ((loading || ref_parse(sb->row.origin, &op->ref) == 0) && op->ref.kind == REF_TEMPLATE && load_check(sb->space, &op->ref, NULL) == 0)
             op->kind = OP_LOAD; /* a machine of that size may wait for it */
-        op_submit(sb, op, true, NULL);
+        if (op->kind == OP_LOAD || sb->slot_taken)
+            op_submit(sb, op, true, NULL);
+        else
+            free(op);
     }
     return rc;
 }

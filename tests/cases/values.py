@@ -58,7 +58,7 @@ def values_that_are_none():
     refuses(box, "labels", "a=" + "x" * 4100, errno.E2BIG)
     for value in ["", "yes", "Auto", "auto manual"]:
         refuses(box, "wake", value + "\n", errno.EINVAL)
-    for value in ["", "fly", "START", "start pause", "suspend"]:
+    for value in ["", "fly", "START", "start pause", "suspended"]:
         refuses(box, "state", value + "\n", errno.EINVAL)
     for file in ["memory", "labels", "state", "head"]:
         refuses(box, file, b"128M\0", errno.EINVAL) if file == "memory" else refused(errno.EINVAL, box.set, file, b"start\0")
@@ -189,6 +189,17 @@ def a_value_takes_effect_once_however_the_shell_writes_it():
     eq(0, shell("printf '  160M  \\n' > memory").returncode)
     eq("160M", box.get("memory"))
     box.remove()
+
+
+@check
+def memory_set_while_it_is_made_stays():
+    for wait in (0.0, 0.035, 0.05, 0.07, 0.1):  # the load of a machine of the default size is over, or just going on
+        box = Box(wait=False)
+        time.sleep(wait)
+        box.set("memory", "160M")
+        time.sleep(0.4)
+        eq("160M", box.get("memory"), f"memory, set after {wait} s")
+        box.remove()
 
 
 @check
