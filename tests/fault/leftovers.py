@@ -16,10 +16,15 @@ def wanted_objects():
     """{"sandboxes/ID"} of everything that a row names and that is in the pool."""
     wanted = {f"templates/{i:012x}" for (i,) in rows("SELECT id FROM templates")}
     wanted |= {f"templates/{i:012x}" for (i,) in rows("SELECT id FROM heads")}
-    wanted |= {f"snapshots/{i:012x}" for (i,) in rows("SELECT id FROM snapshots WHERE state != 5")}  # stored: in the object store only
+    wanted |= {f"snapshots/{i:012x}" for (i,) in rows("SELECT id FROM snapshots WHERE state NOT IN (4, 5)")}  # stored: in the object store only
     for pair in rows("SELECT object, next_object FROM sandboxes"):
         wanted |= {f"sandboxes/{i:012x}" for i in pair if i}
     return wanted
+
+
+def failed_objects():
+    """Of snapshots that failed: there or not, and gone with their row."""
+    return {f"snapshots/{i:012x}" for (i,) in rows("SELECT id FROM snapshots WHERE state = 4")}
 
 
 def objects():
@@ -86,7 +91,7 @@ def differences():
     transitional = {o: s for o, s in states.items() if s not in (2, 3, 5, 8, 11)}
     if transitional:
         out.append(f"sandboxes in transitional states {transitional}")
-    for what, there, should in (("subvolumes", objects(), wanted_objects() | {f"sandboxes/{o}" for o in spare}), ("domains", set(domains()), alive),
+    for what, there, should in (("subvolumes", objects() - failed_objects(), wanted_objects() | {f"sandboxes/{o}" for o in spare}), ("domains", set(domains()), alive),
                                 ("spools", spools(), {f"{i:012x}" for (i,) in rows("SELECT id FROM jobs WHERE sandbox IN (SELECT id FROM sandboxes)")}),
                                 ("channel directories", channels(), alive), ("disks of a QEMU's uid", owned_disks(), alive)):
         if there - should:

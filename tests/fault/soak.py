@@ -258,7 +258,7 @@ def all_of_them_hold_what_they_were_told():
             if name in s.snapshots and line("snapshots", s.box.name, name, "state") == "ready":
                 state["numbers"][f"snapshots/{line('snapshots', s.box.name, name, 'id')}"] = s.snapshots[name]
                 names += 1
-    for object_id, sandbox_id in leftovers.rows("SELECT object, id FROM sandboxes"):
+    for object_id, sandbox_id in leftovers.rows("SELECT object, id FROM sandboxes WHERE object != 0"):  # 0: a creation that failed
         for s in subjects():
             if s.box.get("id") == f"{sandbox_id:012x}":
                 state["numbers"][f"sandboxes/{object_id:012x}"] = s.numbers
@@ -300,6 +300,9 @@ def every_image_is_sound():
                 if number not in state["numbers"][what]:
                     bad.append(f"{what} holds {number}, should be one of {sorted(state['numbers'][what])}")
                 seen += 1
+    lost = {what: leftovers.rows(f"SELECT id, state, name, error FROM snapshots WHERE id = {int(what.split('/')[1], 16)}")
+            for what in set(state["numbers"]) - leftovers.objects()}
+    eq({}, lost, "images of known content that are gone")
     eq([], bad, "images that are not as they should be")
     eq(len(state["numbers"]), seen, "images of known content")
     print(f"  {len(leftovers.objects())} images, {seen} of known content")
