@@ -162,6 +162,8 @@ static int run(const char *config_path, struct err *e)
     if (rc == 0)
         rc = volume_open(s, e);
     if (rc == 0)
+        lifecycle_open(s);
+    if (rc == 0)
         pool_open(s);
     if (rc == 0)
         idle_open(s);

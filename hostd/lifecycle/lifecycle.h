@@ -45,6 +45,9 @@ void sandbox_copy_head(struct sandbox *sb, const struct ref *ref);
 /* The domain of `object` changed (from space-noded). */
 void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event);
 
+/* Before anything is served: snapshots and templates whose making a space-hostd did not survive have failed. */
+void lifecycle_open(struct space *s);
+
 /* On start and after a RESYNC: compares database, domains and subvolumes, goes on with what was interrupted, removes orphans. A coroutine of its own. */
 void lifecycle_reconcile(struct space *s);
 

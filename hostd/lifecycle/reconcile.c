@@ -208,8 +208,7 @@ static void remove_orphans(struct space *s)
     }
 }
 
-/* Snapshots and templates whose making was interrupted. */
-static void settle_artifacts(struct space *s)
+void lifecycle_open(struct space *s)
 {
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
@@ -250,16 +249,14 @@ static void reconcile(void *arg)
     struct err e = {0};
     struct hmap domains = {0};
     size_t count;
-    static bool first = true; /* only this process's own start may settle what was interrupted */
+    static bool first = true; /* only this process's own start may take up what was interrupted */
     if (accel_wait(s, &e) < 0 || read_domains(s, &domains, &e) < 0) {
         log_error("reconciliation waits for space-noded: %s", e.msg);
         return; /* its next connection starts another */
     }
     survey(s, &domains);
-    if (first) {
-        settle_artifacts(s);
+    if (first)
         volume_resume(s);
-    }
     first = false;
     struct sandbox **all = all_sandboxes(s, &count);
     for (size_t i = 0; i < count; i++) {
