@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", d) for d in (".", "fault")]
 import leftovers
 from lib import *
 
@@ -45,11 +45,14 @@ class Subject:
     def __init__(self, name, numbers):
         self.box = Box.known(name)
         self.numbers = set(numbers)  # what it may hold
+        self.source = None           # whose fork it was to be, if that failed
         self.snapshots = {}          # name: what that may hold
 
     def used(self):
         """Brings it to where its files can be reached."""
         state = self.box.state
+        if state == "failed" and self.source:
+            self.numbers |= self.source.numbers  # it is made now, of what its source is now
         if state in ("stopped", "failed"):
             self.box.verb("start")
 
@@ -127,6 +130,7 @@ class Worker(threading.Thread):
             self.fork(s)
         except OSError:
             new, end = self.subjects[-1], time.monotonic() + HANG_SECONDS
+            new.source = s
             while time.monotonic() < end:
                 with contextlib.suppress(OSError):
                     if not exists("sandboxes", new.box.name) or new.box.state in STEADY:
