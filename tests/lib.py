@@ -370,6 +370,19 @@ class Job:
     def output(self, stream="stdout"):
         return read("proc", self.box.name, self.name, stream)
 
+    def so_far(self, stream="stdout"):
+        """What is there, without waiting for more."""
+        fd = os.open(self.at(stream), os.O_RDONLY | os.O_NONBLOCK)
+        out = b""
+        try:
+            while data := os.read(fd, 1 << 20):
+                out += data
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(fd)
+        return out.decode()
+
     def signal(self, what):
         write(what, "proc", self.box.name, self.name, "signal")
 

@@ -39,24 +39,8 @@ def boot_id(box):
 
 def counted(job):
     """The last number that a counting job has printed."""
-    lines = [text for text in read_stream(job).split("\n")[:-1] if text.isdigit()]
+    lines = [text for text in job.so_far().split("\n")[:-1] if text.isdigit()]
     return int(lines[-1]) if lines else 0
-
-
-def read_stream(job):
-    """What is there now."""
-    fd = os.open(job.at("stdout"), os.O_RDONLY | os.O_NONBLOCK)
-    out = b""
-    try:
-        while True:
-            data = os.read(fd, 1 << 20)
-            if not data:
-                return out.decode()
-            out += data
-    except BlockingIOError:
-        return out.decode()
-    finally:
-        os.close(fd)
 
 
 @check
@@ -108,7 +92,7 @@ def a_fork_goes_on():
     wait_until(lambda: counted(twin) > first + 3, 20, "the forked job goes on")
     mine = counted(job)
     wait_until(lambda: counted(job) > mine + 3, 20, "the source's job goes on")
-    numbers = [int(text) for text in read_stream(job).split()]
+    numbers = [int(text) for text in job.so_far().split()]
     eq(list(range(1, len(numbers) + 1)), numbers, "the source's output, in which nothing is missing")
     b.out("echo other > /dev/shm/mark")
     eq("kept", a.out("cat /dev/shm/mark"), "memory of the source")

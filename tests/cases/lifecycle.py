@@ -41,7 +41,7 @@ def a_new_one_is_creating_and_the_first_use_waits_for_it():
 def pause_stops_time_for_it_and_resume_goes_on():
     box = shared()
     job = Job(box, "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done")
-    wait_until(lambda: "3\n" in read_now(job), 20, "the job counts")
+    wait_until(lambda: "3\n" in job.so_far(), 20, "the job counts")
     box.verb("pause")
     eq("paused", box.state)
     seen = os.path.getmtime(path("sandboxes", box.name, "state"))
@@ -50,38 +50,20 @@ def pause_stops_time_for_it_and_resume_goes_on():
     first = settled_output(job)
     box.verb("resume")
     eq("running", box.state)
-    wait_until(lambda: len(read_now(job)) > len(first), 20, "the job goes on after resume")
+    wait_until(lambda: len(job.so_far()) > len(first), 20, "the job goes on after resume")
     eq("running", job.get("status"))
     clock = int(box.out("date +%s"))
     at_most(3, abs(clock - time.time()), "seconds that the guest's clock is off after a resume")
     job.remove()
 
 
-def read_now(job):
-    """What is there, without waiting for the end."""
-    fd = os.open(job.at("stdout"), os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        out = b""
-        while select.select([fd], [], [], 0.05)[0]:
-            try:
-                data = os.read(fd, 65536)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            out += data
-        return out.decode()
-    finally:
-        os.close(fd)
-
-
 def settled_output(job):
     """Of a paused sandbox: what the guest had sent is here when two looks half a second apart agree."""
     deadline = time.monotonic() + 10
-    before = read_now(job)
+    before = job.so_far()
     while time.monotonic() < deadline:
         select.select([], [], [], 0.5)
-        now = read_now(job)
+        now = job.so_far()
         if now == before:
             return now
         before = now
@@ -120,7 +102,7 @@ def stop_and_start_keep_the_disk_and_lose_the_jobs():
     box.out("echo kept > /root/kept; echo gone > /dev/shm/gone 2>/dev/null || echo gone > /tmp/gone")
     running, done = Job(box, "echo before; sleep 1000"), Job(box, "echo done")
     eq("exit 0", done.wait())
-    wait_until(lambda: "before" in read_now(running), 20, "output of the running job")
+    wait_until(lambda: "before" in running.so_far(), 20, "output of the running job")
     box.verb("stop")
     eq("stopped", box.state)
     end = running.wait()
@@ -144,7 +126,7 @@ def stop_and_start_keep_the_disk_and_lose_the_jobs():
 def stop_shuts_the_guest_down_so_that_nothing_written_is_lost():
     box = shared()
     job = Job(box, "trap 'echo term > /root/was; exit 7' TERM; echo ready; while :; do sleep 0.1; done")
-    wait_until(lambda: "ready" in read_now(job), 20, "the job is ready")
+    wait_until(lambda: "ready" in job.so_far(), 20, "the job is ready")
     box.out("for i in $(seq 200); do echo $i > /root/n$i; done")  # no sync
     box.verb("stop")
     box.verb("start")
@@ -158,7 +140,7 @@ def stop_shuts_the_guest_down_so_that_nothing_written_is_lost():
 def kill_ends_at_once_and_start_boots_again():
     box = shared()
     job = Job(box, "echo before; sleep 1000")
-    wait_until(lambda: "before" in read_now(job), 20, "output of the running job")
+    wait_until(lambda: "before" in job.so_far(), 20, "output of the running job")
     began = time.monotonic()
     box.verb("kill")
     eq("stopped", box.state)

@@ -35,22 +35,7 @@ def box():
 
 
 def numbers(b):
-    return [int(text) for text in stream_now(b.job).split("\n")[:-1]]
-
-
-def stream_now(job):
-    fd = os.open(job.at("stdout"), os.O_RDONLY | os.O_NONBLOCK)
-    out = b""
-    try:
-        while True:
-            data = os.read(fd, 1 << 20)
-            if not data:
-                return out.decode()
-            out += data
-    except BlockingIOError:
-        return out.decode()
-    finally:
-        os.close(fd)
+    return [int(text) for text in b.job.so_far().split("\n")[:-1]]
 
 
 def is_whole(b):
