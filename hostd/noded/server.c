@@ -13,11 +13,11 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/noded/audit.h"
-#include "hostd/noded/conn.h"
 #include "hostd/noded/ops.h"
 #include "hostd/noded/queue.h"
 #include "hostd/noded/slots.h"
 #include "hostd/noded/vm.h"
+#include "ipc/conn.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +29,8 @@
 #include <sys/un.h>
 
 #define CLIENTS_MAX 16u
+#define OUTPUT_MAX                                                                                 \
+    1024u /* replies and events that a client may leave unread beyond what the socket holds */
 #define SOCKET_NAME "noded.sock"
 
 struct server {
@@ -197,9 +199,11 @@ static void refuse(struct conn *c, const struct noded_request *q, const char *na
     answer(c, q, &rep, -1, -e->code, e->msg);
 }
 
-static void on_request(void *user, struct conn *c, const struct noded_request *q)
+static void on_request(void *user, struct conn *c, const void *request, int *fds, unsigned fd_count)
 {
     struct server *s = user;
+    const struct noded_request *q = request;
+    (void)fds, (void)fd_count; /* it takes none */
     struct err e = {0};
     const struct op *op = op_find(q->op);
     if (q->version != NODED_VERSION)
@@ -261,7 +265,11 @@ static bool welcome(const struct server *s, int fd, uint32_t *ret_place)
 
 static void on_accept(uv_poll_t *p, int status, int events)
 {
-    static const struct conn_ops conn_ops = {on_request, on_closed};
+    static const struct conn_ops conn_ops = {.request_size = sizeof(struct noded_request),
+                                             .reply_size = sizeof(struct noded_reply),
+                                             .output_max = OUTPUT_MAX,
+                                             .request = on_request,
+                                             .closed = on_closed};
     struct server *s = p->data;
     uint32_t place;
     (void)status, (void)events;

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "hostd/volumed/conn.h"
+#include "ipc/conn.h"
 #include "hostd/volumed/download.h"
 #include "hostd/volumed/gc.h"
 #include "hostd/volumed/upload.h"
@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #define CLIENTS_MAX 16u
+#define OUTPUT_MAX (CONN_REQUESTS_MAX + 64u) /* answers that a client may leave unread beyond what the socket holds */
 
 struct server {
     struct store *store;
@@ -374,9 +375,10 @@ static int judge(const struct conn *c, const struct volumed_request *q, unsigned
     return 0;
 }
 
-static void on_request(void *user, struct conn *c, const struct volumed_request *q, int *fds, unsigned fd_count)
+static void on_request(void *user, struct conn *c, const void *request, int *fds, unsigned fd_count)
 {
     struct server *s = user;
+    const struct volumed_request *q = request;
     struct job *j = calloc(1, sizeof *j);
     if (!j)
         abort(); /* a new process starts with less */
@@ -435,7 +437,8 @@ static bool welcome(const struct server *s, int fd, uint32_t *ret_place)
 
 static void on_accept(uv_poll_t *p, int status, int events)
 {
-    static const struct conn_ops conn_ops = {on_request, on_closed};
+    static const struct conn_ops conn_ops = {.request_size = sizeof(struct volumed_request), .reply_size = sizeof(struct volumed_reply), .output_max = OUTPUT_MAX,
+                                             .takes_fds = true, .request = on_request, .closed = on_closed};
     struct server *s = p->data;
     uint32_t place;
     (void)status, (void)events;

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client's connection: see conn.h.
-#include "hostd/noded/conn.h"
+#include "ipc/conn.h"
 
 #include "base/cleanup.h"
 #include "base/log.h"
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 struct packet {
     struct packet *next;
-    struct noded_reply rep;
     int fd;
+    unsigned char bytes[]; /* reply_size of them */
 };
 
 struct conn {
@@ -77,7 +80,7 @@ void conn_close(struct conn *c)
 struct conn *conn_open(uv_loop_t *loop, int fd, const struct conn_ops *ops, void *user)
 {
     struct conn *c = calloc(1, sizeof *c);
-    if (!c || uv_poll_init(loop, &c->poll, fd) < 0) {
+    if (!c || ops->request_size > CONN_REQUEST_SIZE_MAX || uv_poll_init(loop, &c->poll, fd) < 0) {
         close(fd);
         free(c);
         return NULL;
@@ -93,14 +96,13 @@ struct conn *conn_open(uv_loop_t *loop, int fd, const struct conn_ops *ops, void
 }
 
 /* 1 sent, 0 no room now, -errno. */
-static int transmit(const struct conn *c, const struct noded_reply *rep, int fd)
+static int transmit(const struct conn *c, const void *packet, int fd)
 {
     union {
         struct cmsghdr align;
         char buf[CMSG_SPACE(sizeof(int))];
     } control = {0};
-    struct noded_reply copy = *rep;
-    struct iovec iov = {&copy, sizeof copy};
+    struct iovec iov = {(void *)(uintptr_t)packet, c->ops->reply_size};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     if (fd >= 0) {
         msg.msg_control = &control;
@@ -111,23 +113,25 @@ static int transmit(const struct conn *c, const struct noded_reply *rep, int fd)
         h->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(h), &fd, sizeof fd);
     }
-    if (sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof copy)
+    if (sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)iov.iov_len)
         return 1;
     return errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS ? 0
                                                                                           : -errno;
 }
 
 /* Takes `fd`. */
-static void queue_packet(struct conn *c, const struct noded_reply *rep, int fd)
+static void queue_packet(struct conn *c, const void *packet, int fd)
 {
-    struct packet *p = c->queued < CONN_OUTPUT_MAX ? calloc(1, sizeof *p) : NULL;
+    struct packet *p =
+        c->queued < c->ops->output_max ? malloc(sizeof *p + c->ops->reply_size) : NULL;
     if (!p) {
         log_warn("a client does not read its answers: hanging up");
         cleanup_close(&fd);
         conn_close(c);
         return;
     }
-    p->rep = *rep;
+    memcpy(p->bytes, packet, c->ops->reply_size);
+    p->next = NULL;
     p->fd = fd;
     *c->last = p;
     c->last = &p->next;
@@ -136,11 +140,11 @@ static void queue_packet(struct conn *c, const struct noded_reply *rep, int fd)
 }
 
 /* Takes `fd`. */
-static void send_packet(struct conn *c, const struct noded_reply *rep, int fd)
+static void send_packet(struct conn *c, const void *packet, int fd)
 {
-    int rc = c->fd < 0 ? -EPIPE : c->first ? 0 : transmit(c, rep, fd);
+    int rc = c->fd < 0 ? -EPIPE : c->first ? 0 : transmit(c, packet, fd);
     if (rc == 0) {
-        queue_packet(c, rep, fd);
+        queue_packet(c, packet, fd);
         return;
     }
     cleanup_close(&fd);
@@ -148,24 +152,30 @@ static void send_packet(struct conn *c, const struct noded_reply *rep, int fd)
         conn_close(c);
 }
 
-void conn_reply(struct conn *c, const struct noded_reply *rep, int fd)
+void conn_reply(struct conn *c, const void *reply, int fd)
 {
     c->requests--;
-    send_packet(c, rep, fd);
+    send_packet(c, reply, fd);
     update(c);
 }
 
-void conn_event(struct conn *c, const struct noded_reply *ev)
+void conn_event(struct conn *c, const void *event)
 {
     if (c->greeted)
-        send_packet(c, ev, -1);
+        send_packet(c, event, -1);
+}
+
+void conn_progress(struct conn *c, const void *event)
+{
+    if (c->fd >= 0 && !c->first && transmit(c, event, -1) < 0)
+        conn_close(c);
 }
 
 static void flush(struct conn *c)
 {
     while (c->first) {
         struct packet *p = c->first;
-        int rc = transmit(c, &p->rep, p->fd);
+        int rc = transmit(c, p->bytes, p->fd);
         if (rc < 0)
             conn_close(c);
         if (rc <= 0)
@@ -179,22 +189,54 @@ static void flush(struct conn *c)
     update(c);
 }
 
+static unsigned take_fds(struct msghdr *msg, int fds[CONN_FDS])
+{
+    unsigned count = 0;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(msg); h; h = CMSG_NXTHDR(msg, h)) {
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t n = (h->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < n; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(h) + i * sizeof fd, sizeof fd);
+            if (count < CONN_FDS)
+                fds[count++] = fd;
+            else
+                close(fd);
+        }
+    }
+    return count;
+}
+
 /* One packet. False: nothing more to read now. */
 static bool receive(struct conn *c)
 {
-    struct noded_request q;
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(CONN_FDS * sizeof(int))];
+    } control;
+    _Alignas(max_align_t) unsigned char request[CONN_REQUEST_SIZE_MAX];
     char excess;
-    struct iovec iov[] = {{&q, sizeof q}, {&excess, 1}};
-    struct msghdr msg = {.msg_iov = iov,
-                         .msg_iovlen = 2}; /* no room for descriptors: the kernel drops them */
-    ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT);
+    size_t size = c->ops->request_size;
+    struct iovec iov[] = {{request, size}, {&excess, 1}};
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+    if (c->ops->takes_fds) { /* without room for them the kernel drops them */
+        msg.msg_control = &control;
+        msg.msg_controllen = sizeof control;
+    }
+    int fds[CONN_FDS];
+    ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
-    if (got == (ssize_t)sizeof q) {
+    unsigned count = got > 0 ? take_fds(&msg, fds) : 0;
+    bool cut = c->ops->takes_fds && (msg.msg_flags & MSG_CTRUNC);
+    if (got == (ssize_t)size && !cut) {
         c->requests++;
-        c->ops->request(c->user, c, &q);
+        c->ops->request(c->user, c, request, fds, count);
         return true;
     }
+    while (count > 0)
+        close(fds[--count]);
     if (got > 0)
         log_warn("a client sent a packet that is no request: hanging up");
     conn_close(c);
