@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// What space-hostd and space-credd say to each other: docs/protocol/credd.md.
+//
+// Transport: SOCK_SEQPACKET unix socket RUN/credd.sock, mode 0600, of the configuration's `user`;
+// credd also checks the peer's uid. One struct credd_request a packet, one struct credd_reply an
+// answer, in any order, with its tag. Longer texts come along as descriptors of memory files, in
+// both directions. Host byte order, one machine. Secrets are in none of them: values come sealed.
+#ifndef SPACE_IPC_CREDD_H
+#define SPACE_IPC_CREDD_H
+
+#include <stdint.h>
+
+#define CREDD_VERSION 1u
+
+#define CREDD_NAME_SIZE    65u
+#define CREDD_LABEL_SIZE   129u  /* KEY=VALUE */
+#define CREDD_METHOD_SIZE  256u
+#define CREDD_HOSTS_SIZE   4096u /* lines */
+#define CREDD_TEXT_SIZE    512u  /* of a request, with its NUL */
+#define CREDD_KEY_BYTES    32u   /* of a public key */
+#define CREDD_VALUE_MAX    16384u
+#define CREDD_PAYLOAD_MAX  65536u /* bytes of a descriptor that comes with a request */
+/* How a sealed value begins; crypto_box_seal's bytes follow in base64, without a newline. */
+#define CREDD_SEALED "sealed1:"
+
+/* From the widest to the closest. */
+enum credd_scope_kind {
+    CREDD_PLATFORM = 1,
+    CREDD_TENANT,  /* of `tenant` */
+    CREDD_LABELLED, /* its sandboxes with this label of the administrator's */
+    CREDD_SANDBOX,
+};
+
+struct credd_scope {
+    uint32_t kind;
+    uint32_t tenant;  /* uid; 0 for the platform, too */
+    uint64_t sandbox; /* id; CREDD_SANDBOX */
+    char label[CREDD_LABEL_SIZE]; /* CREDD_LABELLED: admin.KEY=VALUE */
+    char unused[7];
+};
+
+/* A credential, without its value. */
+struct credd_record {
+    uint64_t id; /* 48 bits, random, never reused */
+    struct credd_scope scope;
+    uint32_t maker;        /* uid */
+    uint32_t has_value;
+    int64_t created;       /* ns of CLOCK_REALTIME */
+    int64_t expires;       /* the same; 0: never */
+    uint32_t rate_uses, rate_seconds; /* so many uses in so long; 0: no limit */
+    char name[CREDD_NAME_SIZE];
+    char method[CREDD_METHOD_SIZE]; /* normalised: docs/credentials.md */
+    char hosts[CREDD_HOSTS_SIZE];   /* a HOST[:PORT] each line */
+    char unused[7];
+};
+
+enum credd_op {
+    /* First on a connection; EPROTO for another version. The answer brings all records, one after
+     * the other, and the public key that values are sealed to. Sandboxes that were told before are
+     * forgotten. */
+    CREDD_HELLO = 1,
+    /* A new credential `name` in `scope`, of `uid`. Brings its record. EEXIST, EMFILE. */
+    CREDD_MAKE,
+    /* One field of `credential`; the payload is its text. Brings the record. EINVAL with a
+     * sentence; EPERM when the value would go to another place than it was given for. */
+    CREDD_SET,
+    /* The payload is a sealed value; empty revokes it. Brings the record. EINVAL, EBADMSG. */
+    CREDD_VALUE,
+    /* Missing is success. */
+    CREDD_REMOVE,
+    /* Brings lines on its last uses. */
+    CREDD_LOG,
+    /* There is a `sandbox` of `uid`, with these labels (payload): it may use credentials from now
+     * on. Again whenever its labels change. */
+    CREDD_KNOW,
+    /* It may not any more. Missing is success. */
+    CREDD_FORGET,
+    /* Brings the hosts of `sandbox` that have a credential to be injected, a line each. */
+    CREDD_HOSTS,
+    /* `uid` asks for a login for `sandbox`: the payload is ORIGIN and the public key that the
+     * answer is sealed to. Brings a line. ENOENT, EACCES, EKEYEXPIRED, EAGAIN with a sentence. */
+    CREDD_LOGIN,
+    /* space-netd denied connections of `sandbox`, which belongs to `uid`: `count` of them, the
+     * payload tells of the last. */
+    CREDD_DENIED,
+    /* Where the audit log ends: the answer's `audit`. */
+    CREDD_AUDIT,
+};
+
+/* Of CREDD_SET. */
+enum credd_field { CREDD_FIELD_HOSTS = 1, CREDD_FIELD_METHOD, CREDD_FIELD_EXPIRES, CREDD_FIELD_RATE };
+
+struct credd_request {
+    uint32_t version; /* CREDD_VERSION */
+    uint32_t op;      /* enum credd_op */
+    uint64_t tag;
+    uint64_t credential, sandbox;
+    uint32_t uid; /* who asks for it, or whose it is */
+    uint32_t field;
+    uint64_t count;
+    struct credd_scope scope;
+    char name[CREDD_NAME_SIZE];
+    char text[CREDD_TEXT_SIZE]; /* the payload, unless a descriptor comes along */
+    char unused[7];
+};
+
+enum credd_event {
+    CREDD_REPLY = 100,
+    /* Other hosts of `sandbox` have credentials now than before: ask again by CREDD_HOSTS. */
+    CREDD_EVENT_HOSTS,
+};
+
+struct credd_reply {
+    uint32_t version;
+    uint32_t event; /* enum credd_event */
+    uint64_t tag;
+    uint64_t sandbox;
+    int32_t error; /* 0 or a negative errno; then there is a sentence */
+    uint32_t count; /* CREDD_HELLO: of records */
+    uint8_t key[CREDD_KEY_BYTES]; /* CREDD_HELLO */
+    struct {
+        uint64_t lines;
+        uint8_t hash[32];
+    } audit; /* CREDD_AUDIT */
+    char sentence[480];
+};
+
+#endif
