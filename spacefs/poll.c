@@ -39,6 +39,7 @@ struct poll_state {
     size_t len, used;
     int rc;       /* of the read */
     bool reading; /* the task runs */
+    bool asked;   /* and has sent its request */
     bool done;    /* data, len and rc tell what is at offset */
     struct joiner *joiners;
     /* state */
@@ -86,22 +87,25 @@ static struct poll_state *state_of(struct handle *h)
 static int read_ahead_once(struct poll_state *p)
 {
     struct task *t = &p->task;
-    struct p9_msg m = {.type = P9_Tread}, reply;
+    struct p9_msg m = {.type = P9_Tread};
     m.Tread.offset = p->offset;
     m.Tread.count = READ_AHEAD_MAX;
     int rc = handle_fid(t, p->handle, false, &m.Tread.fid);
-    if (rc == 0)
-        rc = call_run(t, &m, &reply);
     if (rc < 0)
         return rc;
-    const struct p9_data *d = &reply.Rread.data;
-    p->data = malloc(d->len + 1u);
-    if (!p->data)
-        return -ENOMEM;
-    memcpy(p->data, d->p, d->len);
-    p->len = d->len;
-    p->used = 0;
-    return 0;
+    struct call *c = call_start(t, &m);
+    p->asked = true;
+    rc = call_wait(c);
+    const struct p9_data *d = &c->reply.Rread.data;
+    if (rc == 0 && !(p->data = malloc(d->len + 1u)))
+        rc = -ENOMEM;
+    if (rc == 0) {
+        memcpy(p->data, d->p, d->len);
+        p->len = d->len;
+        p->used = 0;
+    }
+    call_end(c);
+    return rc;
 }
 
 static void read_ahead(struct task *t)
@@ -130,7 +134,7 @@ static void start_read_ahead(struct fs *fs, struct poll_state *p)
     handle_ref(p->handle);
     p->task = (struct task){.grace_msec = 0};
     p->offset = p->handle->next_offset;
-    p->done = false;
+    p->done = p->asked = false;
     p->reading = true;
     task_start(fs, &p->task, read_ahead);
 }
@@ -284,8 +288,8 @@ static int round_trip(struct task *t, struct handle *h)
 
 /*
  * Is there something to read without waiting? The read ahead blocks at hostd, which answers in order what it can answer at once: a
- * request that was sent after it and is answered before it says that there is nothing. The first round trip lets the read ahead be sent, or an
- * interrupted one end; the second one comes after it. 0 with the data in h->poll, -EAGAIN, or an error.
+ * request that was sent after it and is answered before it says that there is nothing. The read ahead is sent by a task of its own, perhaps
+ * only after a round trip of ours. 0 with the data in h->poll, -EAGAIN, or an error.
  */
 static int look_now(struct task *t, struct handle *h)
 {
@@ -297,7 +301,8 @@ static int look_now(struct task *t, struct handle *h)
             discard(p); /* an earlier one that failed or was interrupted */
         if (!p->done && !p->reading)
             start_read_ahead(t->fs, p);
-        for (int i = 0; i < 2 && p->reading; i++) {
+        for (bool behind = false; p->reading && !behind;) {
+            behind = p->asked;
             int rc = round_trip(t, h);
             if (rc < 0)
                 return rc;

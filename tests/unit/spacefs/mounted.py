@@ -220,6 +220,36 @@ def poll_on_state_and_events():
     os.close(events)
 
 
+def what_has_happened_is_read_without_waiting():
+    """Also by a spacefs that is held up again and again and has other things to do, so that several answers wait for it at once."""
+    done = threading.Event()
+
+    def ask():
+        while not done.is_set():
+            get(A + "/state")
+
+    def hold_up():
+        while not done.is_set():
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                instance.mount.send_signal(number)
+                time.sleep(random.random() / 1000)
+
+    write_once(A + "/state", b"paused\n")
+    threads = [threading.Thread(target=t) for t in (hold_up, ask, ask)]
+    for thread in threads:
+        thread.start()
+    try:
+        for i in range(1000):
+            events = os.open(MOUNT + "/events", os.O_RDONLY | os.O_NONBLOCK)
+            if not os.read(events, 65536):  # EAGAIN
+                raise Failed(f"the end of events, in round {i}")
+            os.close(events)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 def streams_block_and_poll():
     os.makedirs(DATA + "/proc/a/j")
     put(DATA + "/proc/a/j/stdout", "one\n")
@@ -651,6 +681,7 @@ CHECKS = [
     a_hanging_write_holds_up_nobody,
     a_blocked_read_can_be_interrupted,
     poll_on_state_and_events,
+    what_has_happened_is_read_without_waiting,
     streams_block_and_poll,
     files_and_their_attributes,
     names_links_and_nodes,
