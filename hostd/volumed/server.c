@@ -5,10 +5,10 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/volumed/store/download.h"
+#include "hostd/volumed/store/gc.h"
+#include "hostd/volumed/store/upload.h"
 #include "ipc/conn.h"
-#include "hostd/volumed/download.h"
-#include "hostd/volumed/gc.h"
-#include "hostd/volumed/upload.h"
 
 #include <errno.h>
 #include <fcntl.h>

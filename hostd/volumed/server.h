@@ -3,7 +3,7 @@
 #ifndef SPACE_VOLUMED_SERVER_H
 #define SPACE_VOLUMED_SERVER_H
 
-#include "hostd/volumed/store.h"
+#include "hostd/volumed/store/store.h"
 
 #include <sys/types.h>
 

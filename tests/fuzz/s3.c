@@ -2,8 +2,8 @@
 // Fuzz target: what an S3 server answers. The first byte says as what the rest is read: a list, an error, an upload, a completed one, or lines of
 // headers. What is reported must be within its bounds.
 #include "fuzz/target.h"
-#include "hostd/volumed/http_reply.h"
-#include "hostd/volumed/s3_xml.h"
+#include "hostd/volumed/backend/http_reply.h"
+#include "hostd/volumed/backend/s3_xml.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -2,10 +2,10 @@
 // Fuzz target: what space-volumed reads from a store, as it is after decryption (whoever has a tenant's key may have forged it), and what it looks at before. The first byte says what it is.
 // What is accepted must come out as the same bytes again, or, for a segment, as the same segment.
 #include "fuzz/target.h"
-#include "hostd/volumed/claim.h"
-#include "hostd/volumed/index.h"
-#include "hostd/volumed/manifest.h"
-#include "hostd/volumed/sealed.h"
+#include "hostd/volumed/store/claim.h"
+#include "hostd/volumed/store/index.h"
+#include "hostd/volumed/store/manifest.h"
+#include "hostd/volumed/store/sealed.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 //   list PREFIX AFTER MAX FILE ("-" for any of them: none; FILE gets "NAME SIZE MODIFIED" lines)   sweep SECONDS   check
 //   cancel ID-OF-ANOTHER   stats   features
 // The end of the input destroys the backend, and with it what is under way.
-#include "hostd/volumed/backend.h"
+#include "hostd/volumed/backend/backend.h"
 
 #include <signal.h>
 #include <stdio.h>

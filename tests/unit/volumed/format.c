@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store's format: the vectors of docs/protocol/store.md, and what must be refused however well it is encrypted.
 #include "hostd/volumed/bytes.h"
-#include "hostd/volumed/claim.h"
-#include "hostd/volumed/index.h"
-#include "hostd/volumed/manifest.h"
-#include "hostd/volumed/sealed.h"
+#include "hostd/volumed/store/claim.h"
+#include "hostd/volumed/store/index.h"
+#include "hostd/volumed/store/manifest.h"
+#include "hostd/volumed/store/sealed.h"
 #include "unit/check.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tenants' keys, with the two services: files, and SoftHSM as a PKCS#11 token.
-#include "hostd/volumed/keys.h"
+#include "hostd/volumed/keys/keys.h"
 
+#include "hostd/volumed/keys/keys_blob.h"
+#include "hostd/volumed/keys/tenant_key.h"
 #include "unit/check.h"
-#include "hostd/volumed/keys_blob.h"
-#include "hostd/volumed/tenant_key.h"
 
 #include <errno.h>
 #include <stdarg.h>

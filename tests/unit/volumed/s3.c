@@ -2,10 +2,10 @@
 // The parts of the S3 backend that need no server: signatures, what answers mean, the XML, headers.
 #include "unit/check.h"
 
-#include "hostd/volumed/http_reply.h"
-#include "hostd/volumed/s3_policy.h"
-#include "hostd/volumed/s3_sign.h"
-#include "hostd/volumed/s3_xml.h"
+#include "hostd/volumed/backend/http_reply.h"
+#include "hostd/volumed/backend/s3_policy.h"
+#include "hostd/volumed/backend/s3_sign.h"
+#include "hostd/volumed/backend/s3_xml.h"
 
 #include <errno.h>
 #include <stdbool.h>

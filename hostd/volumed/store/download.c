@@ -1,0 +1,628 @@
+// SPDX-License-Identifier: Apache-2.0
+// Downloads: see download.h.
+//
+// Theory of operation. The manifest is read, then its segments, a few at the same time. A segment's chunks that are not taken yet are taken: put in order of where they lie, and what lies
+// close together is read by one request. Its answer goes to a thread, which opens each chunk and writes it to the file: nothing that was not verified is ever
+// written. download_fetch does the same with the chunks of its range, before all that waits, and then waits for those that somebody else took. A chunk is taken
+// once, so nothing is written twice: who fetched a range may write to it from then on.
+#include "hostd/volumed/store/download.h"
+
+#include "base/cleanup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SEGMENTS      4u            /* at the same time */
+#define GROUP_BYTES   (2u << 20)    /* of one */
+#define GAP_BYTES     (64u << 10)   /* read and thrown away rather than asked for around */
+#define BLOCK_BYTES   4096u
+#define FETCH_MAX     (1u << 20)
+#define PROGRESS_NSEC 250000000u
+
+struct download {
+    struct store *store;
+    const struct download_request *q;
+    struct session session;
+    struct manifest m;
+    struct volumed_reply *rep;
+    uint8_t *taken, *done; /* bits, by chunk */
+    bool fresh;            /* the file held nothing when this began */
+    unsigned running;      /* groups */
+    unsigned fetches;      /* coroutines inside download_fetch */
+    struct task_event ended;
+    int rc; /* the first failure */
+    struct err err;
+    struct fetch_wait *waits;
+    uint64_t told, over; /* chunks */
+    struct group *groups;
+};
+
+struct fetch_wait {
+    struct fetch_wait *next;
+    struct task_event event;
+    bool due;
+};
+
+/* Chunks of one pack that lie close together. */
+struct group_chunk {
+    uint64_t index;
+    struct chunk_id id;
+    uint32_t offset, stored; /* in the pack */
+};
+
+struct group {
+    struct group *next;
+    struct download *d;
+    struct backend_op *op;
+    uv_work_t work;
+    struct tenant_key *key;
+    struct object_id pack;
+    uint32_t offset, size, count;
+    bool slot;
+    uint8_t *bytes;
+    uint64_t written;
+    int rc;
+    struct err err;
+    struct group_chunk chunks[];
+};
+
+static bool bit(const uint8_t *bits, uint64_t i)
+{
+    return bits[i / 8] & 1u << i % 8;
+}
+
+static void set_bit(uint8_t *bits, uint64_t i)
+{
+    bits[i / 8] |= (uint8_t)(1u << i % 8);
+}
+
+static uint64_t chunk_count(const struct download *d)
+{
+    return (d->m.size + CHUNK_BYTES - 1) / CHUNK_BYTES;
+}
+
+/* Who is woken may run at once, and leave the list. */
+static void wake_all(struct download *d)
+{
+    for (struct fetch_wait *w = d->waits; w; w = w->next)
+        w->due = true;
+    for (struct fetch_wait *w = d->waits; w;) {
+        bool due = w->due;
+        w->due = false;
+        if (due)
+            task_set(&w->event);
+        w = due ? d->waits : w->next;
+    }
+    task_set(&d->ended);
+}
+
+static void fail(struct download *d, int rc, const struct err *e)
+{
+    if (d->rc == 0) {
+        d->rc = rc;
+        d->err = *e;
+    }
+}
+
+static void finish_chunk(struct download *d, uint64_t index)
+{
+    set_bit(d->done, index);
+    d->over++;
+    uint64_t now = uv_hrtime();
+    if (d->q->progress && now - d->told > PROGRESS_NSEC) {
+        d->told = now;
+        d->q->progress(d->q->user, d->over * CHUNK_BYTES, d->m.chunks * CHUNK_BYTES);
+    }
+}
+
+/* ---- groups ---- */
+
+static int write_bytes(const struct download *d, const uint8_t *plain, size_t size, uint64_t at, struct err *e)
+{
+    for (size_t put = 0; put < size;) {
+        ssize_t n = pwrite(d->q->fd, plain + put, size - put, (off_t)(at + put));
+        if (n <= 0)
+            return n < 0 ? err_sys(e, "write the file at %llu", (unsigned long long)at) : err_set(e, EIO, "write the file: nothing was written");
+        put += (size_t)n;
+    }
+    return 0;
+}
+
+static bool block_is_zeros(const uint8_t *p, size_t size)
+{
+    return p[0] == 0 && memcmp(p, p + 1, size - 1) == 0;
+}
+
+/* Into a file of holes: its blocks of zeros stay such. */
+static int write_blocks(const struct download *d, const uint8_t *plain, size_t size, uint64_t at, struct err *e)
+{
+    int rc = 0;
+    for (size_t from = 0, to; rc == 0 && from < size; from = to) {
+        size_t n = size - from < BLOCK_BYTES ? size - from : BLOCK_BYTES;
+        bool zeros = block_is_zeros(plain + from, n);
+        for (to = from + n; to < size; to += n) {
+            n = size - to < BLOCK_BYTES ? size - to : BLOCK_BYTES;
+            if (block_is_zeros(plain + to, n) != zeros)
+                break;
+        }
+        if (!zeros)
+            rc = write_bytes(d, plain + from, to - from, at + from, e);
+    }
+    return rc;
+}
+
+static int open_chunk(struct group *g, const struct group_chunk *c, const struct chunk_keys *k, struct chunk_codec *codec, uint8_t *plain)
+{
+    const struct download *d = g->d;
+    uint32_t length = chunk_length(d->m.size, c->index);
+    uint64_t at = c->index * CHUNK_BYTES;
+    int rc = chunk_open(k, codec, CHUNK_DATA, &c->id, g->bytes + (c->offset - g->offset), c->stored, plain, length);
+    if (rc < 0) {
+        char name[NAME_SIZE];
+        store_name(name, d->q->tenant, OBJECT_PACK, &g->pack);
+        return err_set(&g->err, -rc, "%s in %s is damaged at %u, where bytes %llu to %llu of the file should be", name, backend_describe(d->store->backend), c->offset,
+                       (unsigned long long)at, (unsigned long long)(at + length));
+    }
+    g->written += length;
+    if (d->q->flags & DOWNLOAD_VERIFY)
+        return 0;
+    return d->fresh ? write_blocks(d, plain, length, at, &g->err) : write_bytes(d, plain, length, at, &g->err);
+}
+
+static void group_work(uv_work_t *w)
+{
+    struct group *g = w->data;
+    struct store *s = g->d->store;
+    struct chunk_codec *codec = store_codec(s);
+    uint8_t *plain = malloc(CHUNK_BYTES);
+    g->written = 0;
+    g->rc = codec && plain ? 0 : err_set(&g->err, ENOMEM, "out of memory");
+    for (uint32_t i = 0; g->rc == 0 && i < g->count; i++) {
+        struct chunk_keys k;
+        if (!session_thread_enter(s, g->d->q->tenant, g->key, &k)) {
+            g->rc = -EKEYEXPIRED;
+            break;
+        }
+        g->rc = open_chunk(g, &g->chunks[i], &k, codec, plain);
+        tenant_key_leave(g->key);
+    }
+    free(plain);
+    if (codec)
+        store_codec_return(s, codec);
+}
+
+static void group_end(struct group *g)
+{
+    struct download *d = g->d;
+    struct group **at = &d->groups;
+    while (*at != g)
+        at = &(*at)->next;
+    *at = g->next;
+    if (g->rc < 0)
+        fail(d, g->rc, &g->err);
+    for (uint32_t i = 0; g->rc == 0 && i < g->count; i++)
+        finish_chunk(d, g->chunks[i].index);
+    d->rep->download.written_bytes += g->rc == 0 ? g->written : 0;
+    if (g->slot)
+        task_pool_give(&d->store->requests);
+    d->running--;
+    free(g->bytes);
+    free(g);
+    wake_all(d);
+}
+
+static void open_group(struct group *g);
+
+/* The key expired between: a coroutine gets it again. */
+static void renew_and_open(void *arg)
+{
+    struct group *g = arg;
+    g->rc = session_renew(&g->d->session, &g->err);
+    if (g->rc < 0)
+        group_end(g);
+    else
+        open_group(g);
+}
+
+static void group_opened(uv_work_t *w, int status)
+{
+    struct group *g = w->data;
+    (void)status;
+    tenant_key_unref(g->key);
+    if (g->rc == -EKEYEXPIRED)
+        co_spawn(g->d->store->co, renew_and_open, g);
+    else
+        group_end(g);
+}
+
+static void open_group(struct group *g)
+{
+    g->key = tenant_key_ref(g->d->session.key);
+    g->work.data = g;
+    if (uv_queue_work(g->d->store->loop, &g->work, group_work, group_opened) < 0)
+        abort();
+}
+
+static void group_read(void *user, const struct backend_result *r)
+{
+    struct group *g = user;
+    struct download *d = g->d;
+    g->op = NULL;
+    g->rc = r->rc;
+    g->err = r->e;
+    if (r->rc == 0)
+        d->rep->download.fetched_bytes += r->got;
+    if (r->rc == -ENOENT || (r->rc == 0 && r->got != g->size)) {
+        char name[NAME_SIZE];
+        store_name(name, d->q->tenant, OBJECT_PACK, &g->pack);
+        g->rc = err_set(&g->err, EBADMSG, "%s in %s is %s, which holds bytes at %llu of the file", name, backend_describe(d->store->backend),
+                        r->rc < 0 ? "missing" : "cut", (unsigned long long)g->chunks[0].index * CHUNK_BYTES);
+    }
+    if (g->rc < 0 || d->rc < 0)
+        group_end(g);
+    else
+        open_group(g);
+}
+
+static void start_group(struct download *d, const struct piece *pieces, const uint32_t *order, uint32_t count, uint64_t first, bool slot)
+{
+    struct group *g = calloc(1, sizeof *g + count * sizeof *g->chunks);
+    if (!g)
+        abort();
+    const struct piece *a = &pieces[order[0]], *z = &pieces[order[count - 1]];
+    g->d = d;
+    g->pack = a->pack;
+    g->offset = a->offset;
+    g->size = z->offset + z->stored - a->offset;
+    g->count = count;
+    g->slot = slot;
+    g->bytes = malloc(g->size);
+    if (!g->bytes)
+        abort();
+    for (uint32_t i = 0; i < count; i++) {
+        const struct piece *x = &pieces[order[i]];
+        g->chunks[i] = (struct group_chunk){first + order[i], x->id, x->offset, x->stored};
+    }
+    g->next = d->groups;
+    d->groups = g;
+    d->running++;
+    char name[NAME_SIZE];
+    store_name(name, d->q->tenant, OBJECT_PACK, &g->pack);
+    g->op = backend_start(d->store->backend, &(struct backend_request){.verb = BACKEND_GET, .flags = slot ? 0 : BACKEND_URGENT, .name = name, .offset = g->offset, .buf = g->bytes,
+                                                                       .size = g->size, .done = group_read, .user = g});
+}
+
+/* ---- segments ---- */
+
+static int by_place(const void *a, const void *b, void *arg)
+{
+    const struct piece *pieces = arg, *x = &pieces[*(const uint32_t *)a], *y = &pieces[*(const uint32_t *)b];
+    int c = memcmp(x->pack.b, y->pack.b, sizeof x->pack.b);
+    return c ? c : x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* How many of `order` one request reads. */
+static uint32_t group_length(const struct piece *pieces, const uint32_t *order, uint32_t count)
+{
+    const struct piece *a = &pieces[order[0]];
+    uint64_t end = (uint64_t)a->offset + a->stored;
+    uint32_t n = 1;
+    for (; n < count; n++) {
+        const struct piece *x = &pieces[order[n]];
+        uint64_t to = (uint64_t)x->offset + x->stored;
+        if (memcmp(x->pack.b, a->pack.b, sizeof a->pack.b) != 0 || x->offset > end + GAP_BYTES || to - a->offset > GROUP_BYTES)
+            break;
+        end = to > end ? to : end;
+        if (end != to)
+            break; /* overlapping records: only a forged list has them */
+    }
+    return n;
+}
+
+/* Takes what nobody took of chunks [from, to) of the segment and starts to read it. */
+static int start_pieces(struct download *d, const struct segment *s, uint32_t from, uint32_t to, bool slot)
+{
+    uint32_t order[SEGMENT_CHUNKS], count = 0;
+    uint64_t first = (uint64_t)s->number * SEGMENT_CHUNKS;
+    for (uint32_t i = from; i < to; i++) {
+        if (s->pieces[i].kind != PIECE_DATA || bit(d->taken, first + i))
+            continue;
+        set_bit(d->taken, first + i);
+        order[count++] = i;
+    }
+    qsort_r(order, count, sizeof *order, by_place, (void *)(uintptr_t)s->pieces);
+    for (uint32_t i = 0, n; i < count && d->rc == 0; i += n) {
+        n = group_length(s->pieces, order + i, count - i);
+        if (slot && task_pool_take(&d->store->requests) < 0)
+            return -ECANCELED;
+        start_group(d, s->pieces, order + i, n, first, slot);
+    }
+    return d->rc;
+}
+
+struct local_step {
+    struct download *d;
+    struct tenant_key *key;
+    const struct segment *s;
+    uint32_t from, to;
+    bool mine[SEGMENT_CHUNKS], had[SEGMENT_CHUNKS];
+    int rc;
+    struct err e;
+};
+
+/* Zeros where the base may have something else. */
+static int punch(struct local_step *st)
+{
+    const struct download *d = st->d;
+    uint64_t first = (uint64_t)st->s->number * SEGMENT_CHUNKS;
+    for (uint32_t i = st->from; i < st->to; i++) {
+        uint64_t at = (first + i) * CHUNK_BYTES, size = chunk_length(d->m.size, first + i);
+        if (st->s->pieces[i].kind != PIECE_ZEROS || !st->mine[i])
+            continue;
+        for (; i + 1 < st->to && st->s->pieces[i + 1].kind == PIECE_ZEROS && st->mine[i + 1]; i++)
+            size += chunk_length(d->m.size, first + i + 1);
+        if (fallocate(d->q->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)size) < 0)
+            return err_sys(&st->e, "make a hole at %llu of the file", (unsigned long long)at);
+    }
+    return 0;
+}
+
+static int compare_have(struct local_step *st)
+{
+    const struct download *d = st->d;
+    uint64_t first = (uint64_t)st->s->number * SEGMENT_CHUNKS;
+    AUTO_FREE uint8_t *plain = malloc(CHUNK_BYTES);
+    if (!plain)
+        return err_set(&st->e, ENOMEM, "out of memory");
+    for (uint32_t i = st->from; i < st->to; i++) {
+        const struct piece *x = &st->s->pieces[i];
+        struct chunk_id id;
+        struct chunk_keys k;
+        uint32_t size = x->kind == PIECE_DATA && st->mine[i] ? chunk_length(d->m.size, first + i) : 0;
+        if (size == 0 || pread(d->q->fd, plain, size, (off_t)((first + i) * CHUNK_BYTES)) != (ssize_t)size)
+            continue;
+        if (!session_thread_enter(d->store, d->q->tenant, st->key, &k))
+            return 0; /* then it is fetched */
+        st->had[i] = chunk_identify(&k, CHUNK_DATA, plain, size, &id) && memcmp(id.b, x->id.b, sizeof id.b) == 0;
+        tenant_key_leave(st->key);
+    }
+    return 0;
+}
+
+static void local_work(void *arg)
+{
+    struct local_step *st = arg;
+    st->rc = punch(st);
+    if (st->rc == 0 && (st->d->q->flags & DOWNLOAD_HAVE))
+        st->rc = compare_have(st);
+}
+
+/* What needs no request: zeros, and what the file has. Nobody else may touch these chunks meanwhile, so they are taken; what was not there is given back. */
+static int do_local(struct download *d, const struct segment *s, uint32_t from, uint32_t to, struct err *e)
+{
+    uint64_t first = (uint64_t)s->number * SEGMENT_CHUNKS;
+    if (d->q->flags & DOWNLOAD_VERIFY)
+        return 0;
+    struct local_step *st = calloc(1, sizeof *st);
+    if (!st)
+        return err_set(e, ENOMEM, "out of memory");
+    *st = (struct local_step){.d = d, .s = s, .from = from, .to = to, .key = tenant_key_ref(d->session.key)};
+    for (uint32_t i = from; i < to; i++) {
+        bool local = s->pieces[i].kind == PIECE_ZEROS || (s->pieces[i].kind == PIECE_DATA && (d->q->flags & DOWNLOAD_HAVE));
+        st->mine[i] = local && !bit(d->taken, first + i);
+        if (st->mine[i])
+            set_bit(d->taken, first + i);
+    }
+    task_thread(d->store->co, local_work, st);
+    tenant_key_unref(st->key);
+    int rc = st->rc < 0 ? err_set(e, -st->rc, "%s", st->e.msg) : 0;
+    for (uint32_t i = from; i < to; i++) {
+        bool zeros = s->pieces[i].kind == PIECE_ZEROS;
+        if (st->mine[i] && rc == 0 && (zeros || st->had[i])) {
+            finish_chunk(d, first + i);
+            *(zeros ? &d->rep->download.zero_bytes : &d->rep->download.had_bytes) += chunk_length(d->m.size, first + i);
+        } else if (st->mine[i]) {
+            d->taken[(first + i) / 8] &= (uint8_t)~(1u << (first + i) % 8);
+        }
+    }
+    wake_all(d);
+    free(st);
+    return rc;
+}
+
+static int do_segment(void *user, size_t i, struct err *e)
+{
+    struct download *d = user;
+    const struct manifest_segment *ms = &d->m.segments[i];
+    AUTO_FREE struct segment *s = malloc(sizeof *s);
+    if (!s)
+        return err_set(e, ENOMEM, "out of memory");
+    int rc = d->rc < 0 ? d->rc : store_get_segment(&d->session, &d->m, ms, s, e);
+    if (rc < 0)
+        return rc;
+    d->rep->download.fetched_bytes += ms->stored;
+    if (d->q->flags & DOWNLOAD_NO_CHUNKS)
+        return 0;
+    rc = do_local(d, s, 0, SEGMENT_CHUNKS, e);
+    return rc < 0 ? rc : start_pieces(d, s, 0, SEGMENT_CHUNKS, true);
+}
+
+/* ---- fetches ---- */
+
+static int fetch_segment(struct download *d, uint32_t number, uint64_t from, uint64_t to, struct err *e)
+{
+    uint64_t first = (uint64_t)number * SEGMENT_CHUNKS;
+    const struct manifest_segment *ms = NULL;
+    for (uint32_t low = 0, high = d->m.segment_count; low < high;) {
+        uint32_t mid = low + (high - low) / 2;
+        if (d->m.segments[mid].number == number)
+            ms = &d->m.segments[mid];
+        if (ms)
+            break;
+        *(d->m.segments[mid].number < number ? &low : &high) = d->m.segments[mid].number < number ? mid + 1 : mid;
+    }
+    if (!ms)
+        return 0; /* as in the base */
+    AUTO_FREE struct segment *s = malloc(sizeof *s);
+    if (!s)
+        return err_set(e, ENOMEM, "out of memory");
+    uint32_t a = from > first ? (uint32_t)(from - first) : 0, z = to - first < SEGMENT_CHUNKS ? (uint32_t)(to - first) : SEGMENT_CHUNKS;
+    int rc = store_get_segment(&d->session, &d->m, ms, s, e);
+    if (rc == 0)
+        rc = do_local(d, s, a, z, e);
+    if (rc == 0)
+        rc = start_pieces(d, s, a, z, false);
+    struct fetch_wait w = {.next = d->waits, .event = {.sched = d->store->co}};
+    d->waits = &w;
+    for (uint32_t i = a; rc == 0 && i < z;) {
+        if (s->pieces[i].kind == PIECE_NONE || bit(d->done, first + i))
+            i++;
+        else if (d->rc < 0)
+            rc = err_set(e, ESRCH, "the download failed: %s", d->err.msg);
+        else if (task_wait(&w.event, false) < 0)
+            rc = err_set(e, ECANCELED, "cancelled");
+    }
+    struct fetch_wait **at = &d->waits;
+    while (*at != &w)
+        at = &(*at)->next;
+    *at = w.next;
+    return rc;
+}
+
+int download_fetch(struct download *d, uint64_t offset, uint64_t length, struct err *e)
+{
+    int rc = length && length <= FETCH_MAX && offset < d->m.size && length <= d->m.size - offset ? 0 : err_set(e, EINVAL, "no range of 1 MiB at most within the file");
+    uint64_t from = offset / CHUNK_BYTES, to = (offset + length + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    d->fetches++;
+    for (uint64_t n = from / SEGMENT_CHUNKS; rc == 0 && n * SEGMENT_CHUNKS < to; n++)
+        rc = fetch_segment(d, (uint32_t)n, from, to, e);
+    d->fetches--;
+    task_set(&d->ended);
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+
+/* All packs of one artifact's uploads are listed at once. */
+static int check_packs(struct download *d, struct err *e)
+{
+    struct pack_set need = {0};
+    AUTO_FREE struct listed *list = NULL;
+    size_t count = 0, at = 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < d->m.pack_count; i++)
+        if (!pack_set_add(&need, &d->m.packs[i]))
+            rc = err_set(e, ENOMEM, "out of memory");
+    pack_set_sort(&need);
+    for (size_t i = 0; rc == 0 && i < need.count; i++) {
+        if (i == 0 || memcmp(need.ids[i].b, need.ids[i - 1].b, 16) != 0) {
+            free(list);
+            list = NULL;
+            at = 0;
+            rc = store_list(d->store, d->q->tenant, OBJECT_PACK, need.ids[i].b, &list, &count, e);
+        }
+        while (rc == 0 && at < count && memcmp(list[at].id.b, need.ids[i].b, sizeof list->id.b) < 0)
+            at++;
+        if (rc == 0 && (at == count || memcmp(list[at].id.b, need.ids[i].b, sizeof list->id.b) != 0)) {
+            char name[NAME_SIZE], id[33];
+            store_name(name, d->q->tenant, OBJECT_PACK, &need.ids[i]);
+            rc = err_set(e, EBADMSG, "%s is missing in %s, and artifact %s needs it", name, backend_describe(d->store->backend), hex(id, d->q->id, 16));
+        }
+    }
+    pack_set_finish(&need);
+    return rc;
+}
+
+static int prepare(struct download *d, struct err *e)
+{
+    struct stat st;
+    bool verify = d->q->flags & DOWNLOAD_VERIFY;
+    if (!verify && memcmp(&d->m.base, &d->q->base, sizeof d->m.base) != 0) {
+        char id[33];
+        return err_set(e, EINVAL, "the artifact's base is %s %s, not the one that was named", d->m.base.tenant[0] ? d->m.base.tenant : "none", hex(id, d->m.base.id, 16));
+    }
+    if (!verify && (fstat(d->q->fd, &st) < 0 || !S_ISREG(st.st_mode)))
+        return err_set(e, EINVAL, "the descriptor is of no file");
+    d->fresh = !verify && st.st_blocks == 0;
+    if (!verify && (uint64_t)st.st_size != d->m.size && ftruncate(d->q->fd, (off_t)d->m.size) < 0)
+        return err_sys(e, "make the file %llu bytes long", (unsigned long long)d->m.size);
+    d->taken = calloc(chunk_count(d) / 8 + 1, 1);
+    d->done = calloc(chunk_count(d) / 8 + 1, 1);
+    return d->taken && d->done ? 0 : err_set(e, ENOMEM, "download: out of memory");
+}
+
+/* Requests in progress end first; then threads. */
+static void wait_groups(struct download *d)
+{
+    if (d->rc < 0)
+        for (struct group *g = d->groups; g; g = g->next)
+            if (g->op)
+                backend_cancel(g->op);
+    while (d->running > 0 || d->fetches > 0) {
+        if (task_wait(&d->ended, d->rc < 0) == 0)
+            continue;
+        fail(d, -ECANCELED, &(struct err){.code = ECANCELED, .msg = "cancelled"});
+        for (struct group *g = d->groups; g; g = g->next)
+            if (g->op)
+                backend_cancel(g->op);
+        wake_all(d);
+    }
+}
+
+static int transfer(struct download *d, struct err *e)
+{
+    struct err why = {0};
+    int rc = prepare(d, e);
+    if (rc == 0 && (d->q->flags & DOWNLOAD_VERIFY))
+        rc = check_packs(d, e);
+    if (rc < 0)
+        return rc;
+    if (d->q->fetchable)
+        d->q->fetchable(d->q->user, d);
+    d->rep->download.chunks = d->m.chunks;
+    rc = task_each(d->store->co, d->m.segment_count, SEGMENTS, do_segment, d, &why);
+    if (rc < 0 && !why.msg[0])
+        err_set(&why, -rc, "%s", rc == -ECANCELED ? "cancelled" : strerror(-rc));
+    if (rc < 0)
+        fail(d, rc, &why);
+    wait_groups(d);
+    if (d->q->fetchable)
+        d->q->fetchable(d->q->user, NULL);
+    while (d->fetches > 0) /* those that began before the handle went */
+        task_wait(&d->ended, true);
+    return d->rc < 0 ? err_set(e, -d->rc, "%s", d->err.msg) : 0;
+}
+
+int download_run(struct store *s, const struct download_request *q, struct volumed_reply *rep, struct err *e)
+{
+    uint64_t began = uv_hrtime();
+    if (task_pool_take(&s->downloads) < 0)
+        return err_set(e, ECANCELED, "cancelled");
+    struct download *d = calloc(1, sizeof *d);
+    int rc = d ? 0 : err_set(e, ENOMEM, "download: out of memory");
+    if (rc == 0) {
+        d->store = s;
+        d->q = q;
+        d->rep = rep;
+        d->ended.sched = s->co;
+        rc = session_open(s, q->tenant, 0, &d->session, e);
+        if (rc == 0)
+            rc = store_get_manifest(&d->session, q->id, &d->m, e);
+        if (rc == 0)
+            rc = transfer(d, e);
+        manifest_finish(&d->m);
+        session_close(&d->session);
+        free(d->taken);
+        free(d->done);
+        free(d);
+    }
+    rep->download.msec = (uv_hrtime() - began) / 1000000;
+    task_pool_give(&s->downloads);
+    return rc;
+}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+// Garbage collection: see gc.h and the theory of operation in claim.h.
+#include "hostd/volumed/store/gc.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/volumed/store/claim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define WIDTH       8u         /* objects read or deleted at the same time */
+#define SPARSE_MIN  (4u << 20) /* bytes that a pack must waste before it is condemned for it, */
+#define SPARSE_PART 4u         /* when no artifact uses more than one part in so many */
+
+/* A condemnation. */
+struct sentence {
+    struct object_id id;
+    struct pack_set packs;
+    bool waits;   /* an upload has not seen it */
+    bool damaged; /* and cannot be read */
+    size_t gone;  /* packs that are not there any more */
+};
+
+/* What artifacts use of a pack. */
+struct use {
+    struct object_id pack;
+    uint64_t bytes; /* by that one which uses most of it */
+};
+
+struct gc {
+    struct store *store;
+    struct session session;
+    struct volumed_reply *rep;
+    struct listed *packs, *claims, *manifests;
+    size_t pack_count, claim_count, manifest_count;
+    struct use *uses; /* sorted once marking is done */
+    size_t use_count, use_room;
+    struct sentence *sentences;
+    size_t sentence_count, sentence_room;
+    struct pack_set deleted;
+};
+
+static int out_of_memory(struct err *e)
+{
+    return err_set(e, ENOMEM, "collect garbage: out of memory");
+}
+
+int store_next_tenant(struct store *s, char after[KEYS_TENANT_MAX + 1], struct err *e)
+{
+    char from[KEYS_TENANT_MAX + 4] = "";
+    struct backend_page page = {0};
+    for (;;) {
+        if (*after)
+            snprintf(from, sizeof from, "%s/zz", after); /* behind all that it has */
+        int rc = backend_list_co(s->co, s->backend, "", *from ? from : NULL, &page, e);
+        if (rc < 0)
+            return rc;
+        const char *slash = page.count ? strchr(page.objects[0].name, '/') : NULL;
+        size_t n = slash ? (size_t)(slash - page.objects[0].name) : 0;
+        bool found = page.count > 0, good = n > 0 && n <= KEYS_TENANT_MAX && str_name_valid(page.objects[0].name, n);
+        if (good) {
+            memcpy(after, page.objects[0].name, n);
+            after[n] = 0;
+        } else if (found) {
+            str_copy(from, sizeof from, page.objects[0].name); /* something else lies here */
+            *after = 0;
+        }
+        free(page.objects);
+        if (!found)
+            return err_set(e, ENOENT, "no more tenants");
+        if (good)
+            return 0;
+    }
+}
+
+/* ---- marking ---- */
+
+static int compare_uses(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct object_id));
+}
+
+static bool add_use(struct gc *g, const struct object_id *pack, uint64_t bytes)
+{
+    if (g->use_count == g->use_room) {
+        size_t room = g->use_room ? g->use_room * 2 : 256;
+        struct use *uses = realloc(g->uses, room * sizeof *uses);
+        if (!uses)
+            return false;
+        g->uses = uses;
+        g->use_room = room;
+    }
+    g->uses[g->use_count++] = (struct use){*pack, bytes};
+    return true;
+}
+
+static void sort_uses(struct gc *g)
+{
+    size_t n = 0;
+    if (g->use_count == 0)
+        return;
+    qsort(g->uses, g->use_count, sizeof *g->uses, compare_uses);
+    for (size_t i = 1; i < g->use_count; i++)
+        if (compare_uses(&g->uses[n], &g->uses[i]) != 0)
+            g->uses[++n] = g->uses[i];
+        else if (g->uses[n].bytes < g->uses[i].bytes)
+            g->uses[n].bytes = g->uses[i].bytes;
+    g->use_count = n + 1;
+}
+
+static const struct use *used(const struct gc *g, const struct object_id *pack)
+{
+    return g->use_count ? bsearch(pack, g->uses, g->use_count, sizeof *g->uses, compare_uses) : NULL;
+}
+
+static int mark_one(void *user, size_t i, struct err *e)
+{
+    struct gc *g = user;
+    struct manifest m;
+    int rc = store_get_manifest(&g->session, g->manifests[i].id.b, &m, e);
+    if (rc < 0)
+        return rc == -ENOENT ? 0 : rc; /* deleted meanwhile */
+    uint64_t *bytes = calloc((size_t)m.pack_count + 1, sizeof *bytes);
+    for (uint32_t j = 0; bytes && j < m.ref_count; j++)
+        bytes[m.refs[j].pack] += m.refs[j].bytes;
+    for (uint32_t j = 0; bytes && j < m.segment_count; j++)
+        bytes[m.segments[j].pack] += m.segments[j].stored;
+    for (uint32_t j = 0; bytes && rc == 0 && j < m.pack_count; j++)
+        if (!add_use(g, &m.packs[j], bytes[j]))
+            rc = out_of_memory(e);
+    if (!bytes)
+        rc = out_of_memory(e);
+    free(bytes);
+    manifest_finish(&m);
+    return rc;
+}
+
+/* Reads all manifests that there are now. */
+static int mark(struct gc *g, struct err *e)
+{
+    free(g->manifests);
+    g->manifests = NULL;
+    g->use_count = 0;
+    int rc = store_list(g->store, g->session.tenant->name, OBJECT_MANIFEST, NULL, &g->manifests, &g->manifest_count, e);
+    if (rc == 0)
+        rc = task_each(g->store->co, g->manifest_count, WIDTH, mark_one, g, e);
+    sort_uses(g);
+    return rc;
+}
+
+/* ---- condemning ---- */
+
+static int read_sentence(void *user, size_t i, struct err *e)
+{
+    struct gc *g = user;
+    struct sentence *s = &g->sentences[i];
+    AUTO_FREE uint8_t *object = NULL;
+    size_t size = 0;
+    int rc = store_get_sealed(&g->session, SEALED_CONDEMNED, &s->id, &object, &size, e);
+    if (rc == 0)
+        rc = condemned_decode(object + SEALED_HEADER, size, &s->packs);
+    pack_set_sort(&s->packs);
+    s->damaged = rc == -EBADMSG;
+    return rc == -ENOENT || rc == -EBADMSG ? 0 : rc;
+}
+
+static int read_sentences(struct gc *g, struct err *e)
+{
+    AUTO_FREE struct listed *list = NULL;
+    size_t count = 0;
+    int rc = store_list(g->store, g->session.tenant->name, OBJECT_CONDEMNED, NULL, &list, &count, e);
+    if (rc < 0)
+        return rc;
+    g->sentences = calloc(count + 1, sizeof *g->sentences); /* and one of our own */
+    if (!g->sentences)
+        return out_of_memory(e);
+    g->sentence_count = count;
+    g->sentence_room = count + 1;
+    for (size_t i = 0; i < count; i++)
+        g->sentences[i].id = list[i].id;
+    return task_each(g->store->co, count, WIDTH, read_sentence, g, e);
+}
+
+static bool condemned(const struct gc *g, const struct object_id *pack)
+{
+    for (size_t i = 0; i < g->sentence_count; i++)
+        if (pack_set_has(&g->sentences[i].packs, pack))
+            return true;
+    return false;
+}
+
+/* Of an upload in progress, or one that may come back soon. */
+static bool claimed(const struct gc *g, const struct object_id *pack)
+{
+    for (size_t i = 0; i < g->claim_count; i++)
+        if (memcmp(g->claims[i].id.b, pack->b, 16) == 0)
+            return true;
+    return false;
+}
+
+/* Nobody uses it, or so little that it is better to store that again elsewhere, as it is come by. */
+static bool to_condemn(const struct gc *g, const struct listed *pack)
+{
+    const struct use *u = used(g, &pack->id);
+    if (u && (u->bytes > pack->size / SPARSE_PART || pack->size - u->bytes < SPARSE_MIN))
+        return false;
+    return !condemned(g, &pack->id) && !claimed(g, &pack->id);
+}
+
+static int condemn(struct gc *g, struct err *e)
+{
+    struct sentence *own = &g->sentences[g->sentence_count];
+    for (size_t i = 0; i < g->pack_count && own->packs.count < CONDEMNED_MAX; i++)
+        if (to_condemn(g, &g->packs[i]) && !pack_set_add(&own->packs, &g->packs[i].id))
+            return out_of_memory(e);
+    if (own->packs.count == 0)
+        return 0;
+    pack_set_sort(&own->packs);
+    crypt_random(own->id.b, 16);
+    g->rep->gc.condemned_packs += own->packs.count;
+    size_t size = condemned_size(own->packs.count);
+    AUTO_FREE uint8_t *object = malloc(SEALED_HEADER + size);
+    if (!object)
+        return out_of_memory(e);
+    condemned_encode(&own->packs, (uint64_t)time(NULL), object + SEALED_HEADER);
+    int rc = store_put_sealed(&g->session, SEALED_CONDEMNED, &own->id, object, size, 0, e);
+    g->sentence_count += rc == 0;
+    return rc;
+}
+
+/* ---- who has not seen it ---- */
+
+static bool stale(const struct gc *g, const struct listed *claim)
+{
+    int64_t now = (int64_t)time(NULL) + backend_stats(g->store->backend).clock_offset_ms / 1000;
+    return now - claim->modified > (int64_t)g->store->stale_s;
+}
+
+static int ask_claim(void *user, size_t i, struct err *e)
+{
+    struct gc *g = user;
+    const struct listed *claim = &g->claims[i];
+    AUTO_FREE uint8_t *object = NULL;
+    size_t size = 0;
+    char text[33];
+    if (stale(g, claim)) {
+        log_warn("tenant %s: the upload of artifact %s died long ago: what it left is garbage", g->session.tenant->name, hex(text, claim->id.b, 16));
+        g->rep->gc.deleted_others++;
+        return store_delete(g->store, g->session.tenant->name, OBJECT_CLAIM, &claim->id, e);
+    }
+    int rc = store_get_sealed(&g->session, SEALED_CLAIM, &claim->id, &object, &size, e);
+    if (rc == -ENOENT)
+        return 0;
+    if (rc < 0 && rc != -EBADMSG)
+        return rc;
+    bool waits = false;
+    for (size_t j = 0; j < g->sentence_count; j++)
+        if (rc < 0 || claim_names(object + SEALED_HEADER, size, g->sentences[j].id.b) != 1)
+            waits = g->sentences[j].waits = true;
+    g->rep->gc.waiting += waits;
+    return 0;
+}
+
+static int ask_claims(struct gc *g, struct err *e)
+{
+    free(g->claims);
+    g->claims = NULL;
+    int rc = store_list(g->store, g->session.tenant->name, OBJECT_CLAIM, NULL, &g->claims, &g->claim_count, e);
+    return rc < 0 ? rc : task_each(g->store->co, g->claim_count, WIDTH, ask_claim, g, e);
+}
+
+/* ---- deleting ---- */
+
+static const struct listed *listed_pack(const struct gc *g, const struct object_id *id)
+{
+    for (size_t low = 0, high = g->pack_count; low < high;) {
+        size_t mid = low + (high - low) / 2;
+        int c = memcmp(g->packs[mid].id.b, id->b, sizeof id->b);
+        if (c == 0)
+            return &g->packs[mid];
+        *(c < 0 ? &low : &high) = c < 0 ? mid + 1 : mid;
+    }
+    return NULL;
+}
+
+static int delete_one(void *user, size_t i, struct err *e)
+{
+    struct gc *g = user;
+    return store_delete(g->store, g->session.tenant->name, OBJECT_PACK, &g->deleted.ids[i], e);
+}
+
+static int delete_packs(struct gc *g, struct err *e)
+{
+    for (size_t i = 0; i < g->sentence_count; i++) {
+        struct sentence *s = &g->sentences[i];
+        for (size_t j = 0; !s->waits && j < s->packs.count; j++) {
+            const struct listed *l = listed_pack(g, &s->packs.ids[j]);
+            if (used(g, &s->packs.ids[j]))
+                continue;
+            s->gone++;
+            if (!pack_set_add(&g->deleted, &s->packs.ids[j]))
+                return out_of_memory(e);
+            g->rep->gc.deleted_packs += l != NULL;
+            g->rep->gc.deleted_bytes += l ? l->size : 0;
+        }
+    }
+    pack_set_sort(&g->deleted);
+    return task_each(g->store->co, g->deleted.count, WIDTH, delete_one, g, e);
+}
+
+/* What an index says of packs that are gone is taken out of it. */
+static int rewrite_index(struct gc *g, const struct object_id *old, struct index_body *b, struct err *e)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->count; i++)
+        if (!pack_set_has(&g->deleted, &b->packs[b->entries[i].pack]))
+            b->entries[n++] = b->entries[i];
+    if (n == b->count)
+        return 0;
+    if (n > 0) {
+        size_t size = index_size(b->pack_count < n ? b->pack_count : n, n);
+        uint32_t packs = 0, *places = calloc((size_t)b->pack_count + 1, sizeof *places);
+        AUTO_FREE uint8_t *object = malloc(SEALED_HEADER + index_size(b->pack_count, n));
+        if (!object || !places) {
+            free(places);
+            return out_of_memory(e);
+        }
+        for (uint32_t i = 0; i < b->pack_count; i++) {
+            places[i] = packs;
+            if (!pack_set_has(&g->deleted, &b->packs[i]))
+                b->packs[packs++] = b->packs[i];
+        }
+        for (uint32_t i = 0; i < n; i++)
+            b->entries[i].pack = places[b->entries[i].pack];
+        free(places);
+        struct object_id id = store_id(old->b);
+        crypt_random(id.b + 16, 8);
+        size = index_size(packs, n);
+        index_encode(b->packs, packs, b->entries, n, object + SEALED_HEADER);
+        int rc = store_put_sealed(&g->session, SEALED_INDEX, &id, object, size, 0, e);
+        if (rc < 0)
+            return rc;
+    }
+    g->rep->gc.deleted_others++;
+    return store_delete(g->store, g->session.tenant->name, OBJECT_INDEX, old, e);
+}
+
+static int clean_index(struct gc *g, const struct object_id *id, struct err *e)
+{
+    AUTO_FREE uint8_t *object = NULL;
+    size_t size = 0;
+    struct index_body b = {0};
+    int rc = store_get_sealed(&g->session, SEALED_INDEX, id, &object, &size, e);
+    if (rc == 0)
+        rc = index_decode(object + SEALED_HEADER, size, &b);
+    if (rc == 0)
+        rc = rewrite_index(g, id, &b, e);
+    else if (rc == -EBADMSG)
+        rc = store_delete(g->store, g->session.tenant->name, OBJECT_INDEX, id, e); /* of no use to anybody */
+    index_body_finish(&b);
+    return rc == -ENOENT ? 0 : rc;
+}
+
+/* Indexes are named by the artifact whose upload made the packs. */
+static int clean_indexes(struct gc *g, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < g->deleted.count; i++) {
+        AUTO_FREE struct listed *list = NULL;
+        size_t count = 0;
+        if (i > 0 && memcmp(g->deleted.ids[i].b, g->deleted.ids[i - 1].b, 16) == 0)
+            continue;
+        rc = store_list(g->store, g->session.tenant->name, OBJECT_INDEX, g->deleted.ids[i].b, &list, &count, e);
+        for (size_t j = 0; rc == 0 && j < count; j++)
+            rc = clean_index(g, &list[j].id, e);
+    }
+    return rc;
+}
+
+static int lift_sentences(struct gc *g, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < g->sentence_count; i++) {
+        const struct sentence *s = &g->sentences[i];
+        if (s->waits || s->gone < s->packs.count)
+            continue;
+        rc = store_delete(g->store, g->session.tenant->name, OBJECT_CONDEMNED, &s->id, e);
+        g->rep->gc.deleted_others++;
+    }
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static int collect(struct gc *g, struct err *e)
+{
+    const char *tenant = g->session.tenant->name;
+    /* In this order: a pack's upload has a claim, or, later, a manifest. */
+    int rc = store_list(g->store, tenant, OBJECT_PACK, NULL, &g->packs, &g->pack_count, e);
+    if (rc == 0)
+        rc = store_list(g->store, tenant, OBJECT_CLAIM, NULL, &g->claims, &g->claim_count, e);
+    if (rc == 0)
+        rc = mark(g, e);
+    if (rc == 0)
+        rc = read_sentences(g, e);
+    if (rc == 0)
+        rc = condemn(g, e);
+    if (rc == 0)
+        rc = ask_claims(g, e);
+    if (rc == 0 && g->sentence_count)
+        rc = mark(g, e);
+    if (rc == 0)
+        rc = delete_packs(g, e);
+    if (rc == 0)
+        rc = clean_indexes(g, e);
+    if (rc == 0)
+        rc = lift_sentences(g, e);
+    if (rc < 0)
+        return rc;
+    g->rep->gc.artifacts += g->manifest_count;
+    g->rep->gc.packs += g->pack_count;
+    for (size_t i = 0; i < g->pack_count; i++)
+        g->rep->gc.stored_bytes += g->packs[i].size;
+    return 0;
+}
+
+int gc_run(struct store *s, const char *tenant, struct volumed_reply *rep, struct err *e)
+{
+    struct gc *g = calloc(1, sizeof *g);
+    if (!g)
+        return out_of_memory(e);
+    g->store = s;
+    g->rep = rep;
+    uint64_t packs = rep->gc.deleted_packs, bytes = rep->gc.deleted_bytes;
+    int rc = session_uphold_revocation(s, tenant, e);
+    if (rc == 0)
+        rc = session_open(s, tenant, 0, &g->session, e);
+    if (rc == 0) {
+        rc = collect(g, e);
+        rep->gc.packs -= rep->gc.deleted_packs - packs;
+        rep->gc.stored_bytes -= rep->gc.deleted_bytes - bytes;
+    }
+    session_close(&g->session);
+    for (size_t i = 0; i < g->sentence_room; i++)
+        pack_set_finish(&g->sentences[i].packs);
+    free(g->sentences);
+    pack_set_finish(&g->deleted);
+    free(g->packs);
+    free(g->claims);
+    free(g->manifests);
+    free(g->uses);
+    free(g);
+    return rc == -ENOENT ? 0 : rc;
+}
