@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -64,6 +65,7 @@ static const struct key keys[] = {
     {"pool_slots", K_U32, AT(pool_slots), 0, 1024, "1"},
     {"pool_max", K_U32, AT(pool_max), 0, 4096, "32"},
     {"suspend_keep", K_YES, AT(suspend_keep), 0, 0, "yes"},
+    {"key_check", K_U32, AT(key_check), 1, 240, "60"},
     {"reserve_percent", K_U32, AT(reserve_percent), 0, 90, "5"},
     {"max_sandboxes", K_U32, AT(max_sandboxes), 1, 1u << 20, "4096"},
     {"max_disk", K_SIZE, AT(max_disk), 0, SIZE_GIB(1ull << 24), "0"},
@@ -74,6 +76,7 @@ static const struct key keys[] = {
     {"store_credentials", K_PATH, AT(store_credentials), 0, 0, "/etc/space/store.credentials"},
     {"store_ca", K_PATH, AT(store_ca), 0, 0, NULL},
     {"store_cache", K_PATH, AT(store_cache), 0, 0, "/var/lib/space/volumes"},
+    {"store_stale", K_U32, AT(store_stale), 2, 7u * 86400, "86400"},
     {"keys", K_PATH, AT(keys), 0, 0, "/etc/space/keys"},
     {"volume_user", K_NAME, AT(volume_user), 0, 0, "space-vol"},
     {"job_output", K_SIZE, AT(job_output), 4096, SIZE_GIB(1024), "64M"},
@@ -175,10 +178,9 @@ static int take_line(struct config *c, char *line, bool seen[KEYS], struct err *
     return err_set(e, EINVAL, "unknown key '%s' (space.conf(5) lists the known ones)", name);
 }
 
-static int take_lines(struct config *c, FILE *f, const char *path, struct err *e)
+static int take_lines(struct config *c, FILE *f, const char *path, bool seen[KEYS], struct err *e)
 {
     char line[LINE_SIZE];
-    bool seen[KEYS] = {false};
     for (unsigned number = 1; fgets(line, sizeof line, f); number++) {
         int rc = 0;
         if (!strchr(line, '\n') && !feof(f))
@@ -191,8 +193,40 @@ static int take_lines(struct config *c, FILE *f, const char *path, struct err *e
     return ferror(f) ? err_sys(e, "cannot read %s", path) : 0;
 }
 
+/* FOLDER/NAME, FOLDER being that in which `beside` lies. What does not fit, or has no folder, leaves the default. */
+static void set_beside(char out[CONFIG_PATH_MAX], const char *beside, const char *name)
+{
+    const char *slash = beside[0] == '/' ? strrchr(beside, '/') : NULL;
+    size_t n = slash ? (size_t)(slash - beside) : 0, len = strlen(name);
+    if (n == 0 || n + len + 2 > CONFIG_PATH_MAX)
+        return;
+    memmove(out, beside, n);
+    out[n] = '/';
+    memcpy(out + n + 1, name, len + 1);
+}
+
+/* A file of before space-volumed says nothing of these: they lie where the rest of that instance does. */
+static void set_places(struct config *c, const char *path, const bool seen[KEYS])
+{
+    char full[PATH_MAX];
+    const char *file = realpath(path, full) ? full : "";
+    const struct {
+        const char *key;
+        char *out;
+        const char *beside, *name;
+    } places[] = {{"store", c->store, c->state, "store"},
+                  {"store_cache", c->store_cache, c->state, "volumes"},
+                  {"store_credentials", c->store_credentials, file, "store.credentials"},
+                  {"keys", c->keys, file, "keys"}};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        for (size_t k = 0; k < KEYS; k++)
+            if (!strcmp(keys[k].name, places[i].key) && !seen[k])
+                set_beside(places[i].out, places[i].beside, places[i].name);
+}
+
 int config_load(const char *path, struct config *out, struct err *e)
 {
+    bool seen[KEYS] = {false};
     memset(out, 0, sizeof *out);
     int rc = set_defaults(out, e);
     if (rc < 0)
@@ -200,8 +234,10 @@ int config_load(const char *path, struct config *out, struct err *e)
     FILE *f = fopen(path, "re");
     if (!f)
         return err_sys(e, "cannot open the configuration %s", path);
-    rc = take_lines(out, f, path, e);
+    rc = take_lines(out, f, path, seen, e);
     fclose(f);
+    if (rc == 0)
+        set_places(out, path, seen);
     if (rc == 0 && (uint64_t)out->uid_base + out->uid_count > INT32_MAX)
         rc = err_set(e, ERANGE, "%s: uid_base + uid_count must stay below %d", path, INT32_MAX);
     return rc;

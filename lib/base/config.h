@@ -43,13 +43,15 @@ struct config {
     uint32_t max_sandboxes;       /* per owner; default 4096 */
     uint64_t max_disk;            /* bytes that the things of one owner may hold of their own; 0: no limit; default 0 */
     uint32_t max_jobs;            /* per sandbox; default 1024 */
-    char store[CONFIG_PATH_MAX];  /* where suspended sandboxes go: a directory, or URL/BUCKET[/PREFIX] of an S3 server; default /var/lib/space/store */
+    char store[CONFIG_PATH_MAX];  /* where suspended sandboxes go: a directory, or URL/BUCKET[/PREFIX] of an S3 server; default `store` beside `state` */
     char store_region[65];        /* of S3; default us-east-1 */
     char store_style[8];          /* path or host: how the bucket is named; default path */
-    char store_credentials[CONFIG_PATH_MAX]; /* file with access_key and secret_key; default /etc/space/store.credentials */
+    char store_credentials[CONFIG_PATH_MAX]; /* file with access_key and secret_key; default `store.credentials` beside the configuration */
     char store_ca[CONFIG_PATH_MAX]; /* PEM file of the CAs that are trusted; default the system's, then it is empty */
-    char store_cache[CONFIG_PATH_MAX]; /* what this node knows of the store; default /var/lib/space/volumes */
-    char keys[CONFIG_PATH_MAX];   /* folder of the tenants' TENANT.key, default.key; default /etc/space/keys */
+    char store_cache[CONFIG_PATH_MAX]; /* what this node knows of the store; default `volumes` beside `state` */
+    uint32_t store_stale;         /* seconds after which an upload that did not renew its claim is given up; the same on all nodes; default 86400 */
+    char keys[CONFIG_PATH_MAX];   /* folder of the tenants' TENANT.key, default.key; default `keys` beside the configuration */
+    uint32_t key_check;           /* seconds between two questions whether a tenant's key was revoked; default 60 */
     char volume_user[33];         /* user of space-volumed; default space-vol */
     uint64_t job_output;          /* spooled bytes per job; default 64M */
 };

@@ -43,6 +43,23 @@ static void an_empty_file_gives_the_defaults(void)
     CHECK_EQ(l.config.overcommit_percent, 200);
 }
 
+static void what_is_newer_than_the_file_lies_beside_what_it_names(void)
+{
+    struct loaded l = load("state = /srv/two/state\n");
+    CHECK_EQ(l.rc, 0);
+    CHECK_STR(l.config.store, "/srv/two/store");
+    CHECK_STR(l.config.store_cache, "/srv/two/volumes");
+    CHECK_STR(l.config.keys, "/tmp/keys"); /* beside the file */
+    CHECK_STR(l.config.store_credentials, "/tmp/store.credentials");
+    l = load("");
+    CHECK_STR(l.config.store, "/var/lib/space/store");
+    CHECK_STR(l.config.store_cache, "/var/lib/space/volumes");
+    l = load("state = /srv/two/state\nstore = https://host/bucket\nstore_cache = /cache\nkeys = /etc/k\n");
+    CHECK_STR(l.config.store, "https://host/bucket");
+    CHECK_STR(l.config.store_cache, "/cache");
+    CHECK_STR(l.config.keys, "/etc/k");
+}
+
 static void values_comments_and_blanks_are_read(void)
 {
     struct loaded l =
