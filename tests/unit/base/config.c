@@ -142,6 +142,7 @@ static void a_missing_file_is_an_error(void)
 
 static const struct check_test tests[] = {
     TEST(an_empty_file_gives_the_defaults),
+    TEST(what_is_newer_than_the_file_lies_beside_what_it_names),
     TEST(values_comments_and_blanks_are_read),
     TEST(bad_lines_are_refused),
     TEST(the_sentence_names_the_line),
