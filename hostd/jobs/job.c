@@ -452,12 +452,18 @@ static int signal_number(const char *text)
     return -EINVAL;
 }
 
-int job_signal(struct job *j, const char *text, struct waiter *w, struct err *e)
+int job_signal_check(const char *text, struct err *e)
 {
     int n = signal_number(text);
+    return n < 0 ? err_set(e, EINVAL, "'%.32s' is no signal: a name such as TERM, or a number", text) : n;
+}
+
+int job_signal(struct job *j, const char *text, struct waiter *w, struct err *e)
+{
+    int n = job_signal_check(text, e);
     char number[12];
     if (n < 0)
-        return err_set(e, EINVAL, "'%.32s' is no signal: a name such as TERM, or a number", text);
+        return n;
     if (j->row.state == JOB_RUNNING && !j->sandbox->guest)
         return err_set(e, EAGAIN, "job '%s' gets no signal now: its sandbox is %s", j->row.name, state_name(sandbox_state(j->sandbox)));
     if (j->row.state != JOB_RUNNING)

@@ -32,7 +32,8 @@ struct job {
     bool attached;             /* its files in the guest are open */
     unsigned epoch;            /* counts attachments */
     uint32_t wait_fid, stdin_fid;
-    unsigned stdin_opens;      /* writers that have stdin open: the last one's close is its end */
+    unsigned stdin_opens;      /* writers that have stdin open: the last one's close is its end, */
+    bool eof;                  /* which the guest is told when it is there again */
     uv_timer_t *timeout;
 };
 
@@ -52,12 +53,14 @@ int job_set(struct job *j, const char *what, const char *text, struct err *e);
 /* `cmd`: a shell line, or NUL and an argument vector of NUL-ended strings. The sandbox must be running. `w` ends when the process runs. */
 int job_start(struct job *j, const char *cmd, size_t len, struct waiter *w, struct err *e);
 
+/* Its number, or -EINVAL. */
+int job_signal_check(const char *text, struct err *e);
 /* A signal by name (with or without SIG) or number. -EINVAL, -ESRCH when it does not run. `w` ends when it was sent. */
 int job_signal(struct job *j, const char *text, struct waiter *w, struct err *e);
 
 /* Bytes to stdin; `w` ends when the guest took them all. The data is copied. -EPIPE when it ended or does not run. */
 int job_stdin(struct job *j, const void *data, size_t len, struct waiter *w, struct err *e);
-/* Closes stdin behind everything written before. */
+/* Closes stdin behind everything written before, now or when the guest is attached again. */
 void job_stdin_eof(struct job *j);
 
 /* "new", "running", "exit N", "signal N", "lost". Returns out. */

@@ -205,6 +205,8 @@ void job_attach(struct job *j)
     m.Tread.count = 96;
     p9_client_call(guest_client(g, GUEST_CONTROL), &m, ended, pump_new(j, JOB_STDOUT));
     job_arm_timeout(j);
+    if (j->eof && j->stdin_opens == 0)
+        job_stdin_eof(j);
 }
 
 void job_detach(struct job *j)
@@ -283,7 +285,8 @@ static void eof_sent(void *user, int err, const struct p9_msg *r)
 void job_stdin_eof(struct job *j)
 {
     char id[24];
-    if (job_ended(j) || !j->attached || !j->sandbox->guest)
+    j->eof = !job_ended(j) && (!j->attached || !j->sandbox->guest); /* told once it is attached again */
+    if (job_ended(j) || j->eof)
         return;
     snprintf(id, sizeof id, "%" PRIu64, job_guest_id(j));
     const char *path[] = {"jobs", id, "eof"};

@@ -801,17 +801,17 @@ static void write_cmd(struct p9_request *r, struct tree_fid *f, char *value, siz
         guest_gate(r, f->node.sandbox, start_now);
 }
 
-static void write_stdin(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+/* A job that has no machine now: that is brought back as by `cmd`. (A paused one has, and its job takes this when it goes on.) */
+static bool sleeps(const struct tree_fid *f)
 {
+    enum sandbox_state state = sandbox_state(f->node.sandbox);
+    return f->node.job->row.state == JOB_RUNNING && (state == SANDBOX_SUSPENDING || state == SANDBOX_SUSPENDED || state == SANDBOX_RESTORING);
+}
+
+static void stdin_now(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
     struct err e = {0};
-    (void)value;
-    (void)len;
-    if (!may_write(r, f))
-        return;
-    if (!r->t->Twrite.data.len) {
-        reply_write(r);
-        return;
-    }
     struct pending *p = f->open->flags & P9_NONBLOCK ? NULL : pending_new(r, NULL);
     int rc = job_stdin(f->node.job, r->t->Twrite.data.p, r->t->Twrite.data.len, p ? &p->w : NULL, &e);
     if (rc < 0 && p)
@@ -822,16 +822,46 @@ static void write_stdin(struct p9_request *r, struct tree_fid *f, char *value, s
         reply_write(r);
 }
 
+static void write_stdin(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    (void)value;
+    (void)len;
+    if (!may_write(r, f))
+        return;
+    if (!r->t->Twrite.data.len)
+        reply_write(r);
+    else if (sleeps(f))
+        guest_gate(r, f->node.sandbox, stdin_now);
+    else
+        stdin_now(r);
+}
+
+static void signal_now(struct p9_request *r)
+{
+    struct tree_fid *f = fid_of(r->fid);
+    struct err e = {0};
+    char text[64];
+    size_t len = r->t->Twrite.data.len < sizeof text ? r->t->Twrite.data.len : sizeof text - 1;
+    memcpy(text, r->t->Twrite.data.p, len);
+    text[len] = 0;
+    struct pending *p = pending_new(r, NULL);
+    int rc = job_signal(f->node.job, str_trim(text), &p->w, &e);
+    if (rc < 0)
+        pending_fail(p, rc, &e);
+}
+
 static void write_signal(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
 {
     struct err e = {0};
     (void)len;
     if (!may_write(r, f))
         return;
-    struct pending *p = pending_new(r, NULL);
-    int rc = job_signal(f->node.job, value, &p->w, &e);
-    if (rc < 0)
-        pending_fail(p, rc, &e);
+    if (job_signal_check(value, &e) < 0)
+        fail(r, f, -EINVAL, &e); /* nothing is woken for that */
+    else if (sleeps(f))
+        guest_gate(r, f->node.sandbox, signal_now);
+    else
+        signal_now(r);
 }
 
 const struct attr job_attrs[] = {

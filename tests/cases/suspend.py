@@ -85,7 +85,8 @@ def a_suspended_sandbox_goes_on_where_it_was():
         upload = events.next(kind="upload")
         at_most(48 << 20, upload["read_bytes"], "bytes read: what differs from the template")
         eq("running", b.job.get("status"), "status of a job meanwhile")
-        refused(errno.EAGAIN, b.job.signal, "CONT")
+        refused(errno.EINVAL, b.job.signal, "NONSENSE")
+        eq("suspended", b.state, "after a signal that there is not")
         counted = len(numbers(b))
         refused(errno.EBUSY, os.rmdir, path("snapshots", b.name, snapshot_of(b)))
         time.sleep(1.5)  # for the clock to show it
@@ -126,6 +127,34 @@ def a_paused_one_and_a_manual_one():
     b.set("wake", "auto")
     job.start("echo woken")
     eq("woken\n", job.result().out)
+    is_whole(b)
+
+
+@check
+def input_and_signals_wake_it():
+    b = box()
+    echo, told = Job(b, "cat; echo ended", name="echo"), Job(b, "trap 'echo told' USR1; echo ready; while :; do sleep 0.1; done", name="told")
+    wait_until(lambda: told.so_far() == "ready\n", 20, "its trap is set")
+    writer = open(path("proc", b.name, "echo", "stdin"), "w")
+    b.verb("suspend")
+    b.set("wake", "manual")
+    refused(errno.EAGAIN, told.signal, "USR1")
+    b.set("wake", "auto")
+    eq("suspended", b.state)
+    told.signal("USR1")
+    eq("running", b.state, "after a signal")
+    wait_until(lambda: told.so_far() == "ready\ntold\n", 20, "the job got it")
+    b.verb("suspend")
+    writer.write("typed\n")
+    writer.flush()
+    eq("running", b.state, "after input")
+    wait_until(lambda: echo.so_far() == "typed\n", 20, "the job read it")
+    b.verb("suspend")
+    writer.close()  # nothing to be woken for; and not forgotten either
+    eq("suspended", b.state)
+    b.verb("resume")
+    eq("typed\nended\n", echo.result().out)
+    told.signal("KILL")
     is_whole(b)
 
 
