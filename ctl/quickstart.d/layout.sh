@@ -6,6 +6,7 @@
 #   CONF      configuration            POOL  btrfs directory     POOL_IMAGE  its loop file, unless POOL lies on btrfs already
 #   RUN STATE MOUNT GUEST              as in space.conf(5)
 #   STORE VOLUMES KEYS  suspended sandboxes, what space-volumed knows of them, keys of tenants
+#   CREDENTIALS CREDENTIAL_KEYS         what space-credd keeps, and who wraps its key
 #   SV LOGS   runit services and logs  SUPERVISOR  systemd or runit
 #   BIN LIBEXEC                        programs. An instance has copies: its daemons' user may not see the build directory
 #   CACHE                              what takes long to make and does not change, kept in the build directory
@@ -33,6 +34,8 @@ layout_host() {
 	STORE=$(configured store "$(dirname "$STATE")/store")
 	VOLUMES=$(configured store_cache "$(dirname "$STATE")/volumes")
 	KEYS=$(configured keys /etc/space/keys)
+	CREDENTIALS=$(configured credentials "$DATA/credentials")
+	CREDENTIAL_KEYS=$(configured credential_keys /etc/space/credentials)
 	VM_PREFIX=$(configured vm_prefix space)
 	DEFAULT_TEMPLATE=$(configured template debian)
 	POOL_IMAGE=$DATA/pool.img
@@ -63,6 +66,8 @@ layout_instance() {
 	STORE=$INSTANCE/store
 	VOLUMES=$INSTANCE/volumes
 	KEYS=$INSTANCE/keys
+	CREDENTIALS=$INSTANCE/credentials
+	CREDENTIAL_KEYS=$INSTANCE/credential-keys
 	VM_PREFIX=$(configured vm_prefix "$(printf 'i%x' "$hash")")
 	UID_BASE=$((1000000 + hash % 4000 * 4096))
 	DEFAULT_TEMPLATE=$(configured template tiny)

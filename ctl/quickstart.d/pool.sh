@@ -102,12 +102,26 @@ make_keys() {
 	mv "$KEYS/default.key.new" "$KEYS/default.key"
 }
 
+# The same for space-credd: its wrapping key is root's, who reads it at the start.
+make_credential_keys() {
+	install -d -m 0711 -o space-cred -g space-cred "$CREDENTIALS"
+	install -d -m 0750 -o root -g space-cred "$CREDENTIAL_KEYS"
+	[ ! -e "$CREDENTIAL_KEYS/credentials.key" ] || return 0
+	(
+		umask 0077
+		echo "k1 = $(od -An -vtx1 -N32 /dev/urandom | tr -d ' \n')" >"$CREDENTIAL_KEYS/credentials.wrapping"
+		printf '# Who wraps the key of space-credd: see docs/credentials.md.\nservice = file\nkey = k1\nfile = credentials.wrapping\n' >"$CREDENTIAL_KEYS/credentials.key.new"
+	)
+	mv "$CREDENTIAL_KEYS/credentials.key.new" "$CREDENTIAL_KEYS/credentials.key"
+}
+
 # Directories, and the configuration unless there is one. space-noded makes RUN, or mends its owner and mode.
 configure() {
 	# A mount that is there already may hang: it is not touched.
 	grep -qF " $MOUNT " /proc/self/mounts || mkdir -p "$MOUNT"
 	install -d -m 0700 -o space -g space "$STATE"
 	make_keys
+	make_credential_keys
 	if [ "$SUPERVISOR" = systemd ]; then # space-hostd's unit names it, so that it must be there first
 		echo "d $RUN 1755 root root" >/etc/tmpfiles.d/space.conf
 		systemd-tmpfiles --create /etc/tmpfiles.d/space.conf
@@ -129,6 +143,8 @@ configure() {
 			echo "store = $STORE"
 			echo "store_cache = $VOLUMES"
 			echo "keys = $KEYS"
+			echo "credentials = $CREDENTIALS"
+			echo "credential_keys = $CREDENTIAL_KEYS"
 			echo "uid_base = $UID_BASE"
 			echo "egress = $INSTANCE/egress"
 			echo "memory = 128M"

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # The daemons: units under systemd, else runit's runsvdir with a service and a log each. Either restarts what dies.
 
-SERVICES="noded netd browsed volumed hostd spacefs" # in the order of their start
+SERVICES="noded netd browsed volumed credd hostd spacefs" # in the order of their start
 
 service_program() {
 	case $1 in
@@ -92,7 +92,7 @@ restart_if_outdated() {
 
 start_systemd() {
 	local unit units=
-	for unit in space-noded space-netd space-browsed space-volumed space-hostd spacefs; do
+	for unit in space-noded space-netd space-browsed space-volumed space-credd space-hostd spacefs; do
 		install -m 0644 "$SOURCE/ctl/systemd/$unit.service" /etc/systemd/system/
 		units="$units $unit.service"
 	done
@@ -134,6 +134,7 @@ start_daemons() {
 	ready 30 netd test -S "$RUN/netd.sock"
 	ready 30 browsed test -S "$RUN/browsed.sock"
 	ready 30 volumed test -S "$RUN/volumed.sock"
+	ready 30 credd test -S "$RUN/credd.sock"
 	ready 60 hostd test -S "$RUN/hostd.sock"
 	ready 60 spacefs tree_answers
 	note "$(head -n 1 "$MOUNT/version") on $MOUNT, watched by $SUPERVISOR"
@@ -161,7 +162,7 @@ stop_sandboxes() {
 stop_runit() {
 	local name pid
 	pid=$(runsvdir_pid) || return 0
-	for name in spacefs hostd volumed browsed netd noded; do
+	for name in spacefs hostd credd volumed browsed netd noded; do
 		[ ! -d "$SV/$name/supervise" ] || sv -w 10 force-stop "$SV/$name" || true
 	done
 	kill -HUP "$pid" # it ends its runsv processes, which end the logs
@@ -175,7 +176,7 @@ gone() {
 
 stop_systemd() {
 	systemctl disable --now space-guests.service
-	systemctl disable --now spacefs.service space-hostd.service space-volumed.service space-browsed.service space-netd.service space-noded.service
+	systemctl disable --now spacefs.service space-hostd.service space-credd.service space-volumed.service space-browsed.service space-netd.service space-noded.service
 }
 
 unmounted() {

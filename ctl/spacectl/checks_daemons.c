@@ -71,6 +71,11 @@ void check_volumed(const struct doctor *d, struct finding *f)
     check_socket(d, "volumed", SOCK_SEQPACKET, d->config.volume_user, f);
 }
 
+void check_credd(const struct doctor *d, struct finding *f)
+{
+    check_socket(d, "credd", SOCK_SEQPACKET, d->config.cred_user, f);
+}
+
 void check_netd(const struct doctor *d, struct finding *f)
 {
     check_socket(d, "netd", SOCK_SEQPACKET, d->config.net_user, f);

@@ -204,6 +204,7 @@ const struct check checks[] = {
     {"space-netd", check_netd},
     {"space-browsed", check_browsed},
     {"space-volumed", check_volumed},
+    {"space-credd", check_credd},
     {"space-hostd", check_hostd},
     {"mount", check_mount},
     {"template", check_template},

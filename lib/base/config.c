@@ -79,6 +79,10 @@ static const struct key keys[] = {
     {"store_stale", K_U32, AT(store_stale), 2, 7u * 86400, "86400"},
     {"keys", K_PATH, AT(keys), 0, 0, "/etc/space/keys"},
     {"volume_user", K_NAME, AT(volume_user), 0, 0, "space-vol"},
+    {"credentials", K_PATH, AT(credentials), 0, 0, "/var/lib/space/credentials"},
+    {"credential_keys", K_PATH, AT(credential_keys), 0, 0, "/etc/space/credentials"},
+    {"credential_store", K_TEXT, AT(credential_store), 0, 0, "local"},
+    {"cred_user", K_NAME, AT(cred_user), 0, 0, "space-cred"},
     {"job_output", K_SIZE, AT(job_output), 4096, SIZE_GIB(1024), "64M"},
 };
 #define KEYS (sizeof keys / sizeof keys[0])

@@ -56,8 +56,8 @@ struct credd_record {
 
 enum credd_op {
     /* First on a connection; EPROTO for another version. The answer brings all records, one after
-     * the other, and the public key that values are sealed to. Sandboxes that were told before are
-     * forgotten. */
+     * the other, and the public key that values are sealed to. With `field` 1 it is space-hostd:
+     * sandboxes that were told before are forgotten. */
     CREDD_HELLO = 1,
     /* A new credential `name` in `scope`, of `uid`. Brings its record. EEXIST, EMFILE. */
     CREDD_MAKE,
@@ -75,8 +75,6 @@ enum credd_op {
     CREDD_KNOW,
     /* It may not any more. Missing is success. */
     CREDD_FORGET,
-    /* Brings the hosts of `sandbox` that have a credential to be injected, a line each. */
-    CREDD_HOSTS,
     /* `uid` asks for a login for `sandbox`: the payload is ORIGIN and the public key that the
      * answer is sealed to. Brings a line. ENOENT, EACCES, EKEYEXPIRED, EAGAIN with a sentence. */
     CREDD_LOGIN,
@@ -106,8 +104,6 @@ struct credd_request {
 
 enum credd_event {
     CREDD_REPLY = 100,
-    /* Other hosts of `sandbox` have credentials now than before: ask again by CREDD_HOSTS. */
-    CREDD_EVENT_HOSTS,
 };
 
 struct credd_reply {

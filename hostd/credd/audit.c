@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing the audit log: see audit.h.
+#include "hostd/credd/audit.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "hostd/credd/audit_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SYNC_MSEC 200u
+#define FILE_MAX  ((off_t)64 << 20)
+
+struct audit {
+    uv_loop_t *loop;
+    uv_timer_t timer;
+    uv_work_t work;
+    bool syncing, dirty;
+    int sync_fd; /* of the file that is being synced */
+    char folder[256];
+    int fd;
+    off_t size;
+    struct audit_end end;
+};
+
+/* ---- to the disk ---- */
+
+static void sync_work(uv_work_t *w)
+{
+    const struct audit *a = w->data;
+    if (fdatasync(a->sync_fd) < 0)
+        log_error("the audit log is not written to the disk: %s", strerror(errno));
+}
+
+static void sync_done(uv_work_t *w, int status)
+{
+    struct audit *a = w->data;
+    (void)status;
+    close(a->sync_fd);
+    a->syncing = false;
+}
+
+static void sync_tick(uv_timer_t *t)
+{
+    struct audit *a = t->data;
+    if (a->syncing || !a->dirty)
+        return;
+    a->sync_fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 3);
+    if (a->sync_fd < 0)
+        return;
+    a->syncing = true;
+    a->dirty = false;
+    a->work.data = a;
+    uv_queue_work(a->loop, &a->work, sync_work, sync_done);
+}
+
+int audit_sync(struct audit *a)
+{
+    a->dirty = false;
+    return fdatasync(a->fd) < 0 ? -errno : 0;
+}
+
+/* ---- files ---- */
+
+static int open_file(struct audit *a, uint64_t first, struct err *e)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", a->folder, first);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    AUTO_CLOSE int folder = open(a->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || folder < 0 || fstat(fd, &st) < 0 || fsync(folder) < 0) {
+        if (fd >= 0)
+            close(fd);
+        return err_sys(e, "open %s", path);
+    }
+    if (a->fd >= 0) {
+        fdatasync(a->fd);
+        close(a->fd);
+    }
+    a->fd = fd;
+    a->size = st.st_size;
+    return 0;
+}
+
+/* What a power failure left of a line that was not whole, and so was never told of. */
+static int cut_torn(struct audit *a, struct err *e)
+{
+    char buf[AUDIT_LINE_MAX * 2];
+    off_t from = a->size > (off_t)sizeof buf ? a->size - (off_t)sizeof buf : 0;
+    ssize_t n = pread(a->fd, buf, sizeof buf, from);
+    if (n < 0)
+        return err_sys(e, "read the audit log in %s", a->folder);
+    size_t len = (size_t)n;
+    while (len && buf[len - 1] != '\n')
+        len--;
+    if (len == (size_t)n)
+        return 0;
+    log_warn("the last line of the audit log in %s was not whole: it is cut off", a->folder);
+    a->size = from + (off_t)len;
+    return ftruncate(a->fd, a->size) < 0 ? err_sys(e, "cut the audit log in %s", a->folder) : 0;
+}
+
+/* Goes on behind the newest file's last line, whatever is to be said of it: audit_verify says it. */
+static void take_line(void *user, const char *line)
+{
+    struct audit *a = user;
+    char text[AUDIT_HASH * 2 + 1];
+    uint64_t seq;
+    size_t len;
+    if (audit_member(line, "seq", text, sizeof text) && str_parse_u64(text, UINT64_MAX, &seq) == 0)
+        a->end.lines = seq;
+    if (audit_member(line, "hash", text, sizeof text) && sodium_hex2bin(a->end.hash, AUDIT_HASH, text, strlen(text), NULL, &len, NULL) < 0)
+        memset(a->end.hash, 0, AUDIT_HASH);
+}
+
+static int remove_file(const char *folder, uint64_t first, struct err *e)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", folder, first);
+    return unlink(path) < 0 ? err_sys(e, "remove %s, which is empty", path) : 0;
+}
+
+int audit_open(uv_loop_t *loop, const char *folder, struct audit **out, struct err *e)
+{
+    struct audit *a = calloc(1, sizeof *a);
+    uint64_t first = 0;
+    if (!a)
+        return err_set(e, ENOMEM, "open the audit log: out of memory");
+    a->fd = -1;
+    a->loop = loop;
+    str_copy(a->folder, sizeof a->folder, folder);
+    int rc = mkdir(folder, 0700) < 0 && errno != EEXIST ? err_sys(e, "make %s", folder) : audit_file_last(folder, &first, e);
+    if (rc == 0)
+        rc = open_file(a, first ? first : 1, e);
+    if (rc == 0)
+        rc = cut_torn(a, e);
+    if (rc == 0)
+        rc = audit_tail(folder, AUDIT_LINE_MAX * 2, take_line, a, e);
+    bool empty = rc == 0 && a->end.lines == 0 && first > 1; /* a power failure right after a new file was begun */
+    if (empty)
+        rc = remove_file(folder, first, e);
+    if (rc < 0 || empty) {
+        audit_close(a);
+        return rc < 0 ? rc : audit_open(loop, folder, out, e);
+    }
+    if (loop) {
+        uv_timer_init(loop, &a->timer);
+        a->timer.data = a;
+        uv_timer_start(&a->timer, sync_tick, SYNC_MSEC, SYNC_MSEC);
+        uv_unref((uv_handle_t *)&a->timer);
+    }
+    *out = a;
+    return 0;
+}
+
+void audit_close(struct audit *a)
+{
+    if (a->fd >= 0) {
+        fdatasync(a->fd);
+        close(a->fd);
+    }
+    free(a); /* with a loop, at the end of the process only */
+}
+
+/* ---- lines ---- */
+
+/* As JSON wants it; what is no printable ASCII becomes '?': it may come from a guest. */
+static void quote(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; *text && n + 3 < size; text++) {
+        char c = *text;
+        if (c == '"' || c == '\\')
+            out[n++] = '\\';
+        out[n++] = c >= 0x20 && c < 0x7f ? c : '?';
+    }
+    out[n] = 0;
+}
+
+static int append(struct audit *a, const char *line, size_t len)
+{
+    ssize_t n = write(a->fd, line, len);
+    int rc = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
+    if (rc == 0)
+        a->size += (off_t)len;
+    else if (n > 0 && ftruncate(a->fd, a->size) < 0)
+        log_error("half a line is left in the audit log: %s", strerror(errno));
+    return rc;
+}
+
+int audit_note(struct audit *a, const char *kind, uint64_t credential, uint64_t sandbox, uint32_t uid, uint64_t count, const char *text)
+{
+    char line[AUDIT_LINE_MAX], quoted[AUDIT_TEXT_MAX], prev[AUDIT_HASH * 2 + 1], hash[AUDIT_HASH * 2 + 1], stamp[40];
+    struct audit_end end = {.lines = a->end.lines + 1};
+    struct timespec now;
+    struct tm tm;
+    size_t len = 0;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+    quote(text, quoted, sizeof quoted);
+    sodium_bin2hex(prev, sizeof prev, a->end.hash, AUDIT_HASH);
+    str_append(line, sizeof line, &len,
+               "{\"seq\":%" PRIu64 ",\"time\":\"%s.%03ldZ\",\"kind\":\"%s\",\"credential\":\"%012" PRIx64 "\",\"sandbox\":\"%012" PRIx64 "\",\"uid\":%u,\"count\":%" PRIu64
+               ",\"text\":\"%s\",\"prev\":\"%s\"",
+               end.lines, stamp, now.tv_nsec / 1000000, kind, credential, sandbox, uid, count, quoted, prev);
+    crypto_hash_sha256(end.hash, (const unsigned char *)line, len);
+    sodium_bin2hex(hash, sizeof hash, end.hash, AUDIT_HASH);
+    str_append(line, sizeof line, &len, ",\"hash\":\"%s\"}\n", hash);
+    int rc = a->size > FILE_MAX ? open_file(a, end.lines, NULL) : 0;
+    if (rc == 0)
+        rc = append(a, line, len);
+    if (rc < 0) {
+        log_error("the audit log cannot be written: %s", strerror(-rc));
+        return rc;
+    }
+    a->end = end;
+    a->dirty = true;
+    return 0;
+}
+
+struct audit_end audit_end(const struct audit *a)
+{
+    return a->end;
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Confinement of space-credd: see isolate.h.
+#include "hostd/credd/isolate.h"
+
+#include "isolate/isolate.h"
+
+#include <errno.h>
+#include <seccomp.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define LOCKED ((rlim_t)1 << 20) /* credentials lie encrypted in memory, too: a few buffers are all that needs it */
+
+int credd_allow_locking(struct err *e)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_MEMLOCK, &r) < 0)
+        return err_sys(e, "ask how much memory may be locked");
+    if (r.rlim_cur >= LOCKED)
+        return 0;
+    struct rlimit more = {LOCKED, r.rlim_max > LOCKED ? r.rlim_max : LOCKED};
+    if (setrlimit(RLIMIT_MEMLOCK, &more) == 0)
+        return 0;
+    r.rlim_cur = r.rlim_max; /* in a container root may not raise it: secret_alloc says so when it is too little */
+    return setrlimit(RLIMIT_MEMLOCK, &r) < 0 ? err_sys(e, "allow locked memory") : 0;
+}
+
+int credd_isolate(const struct config *c, bool online, struct err *e)
+{
+    char tokens[CONFIG_PATH_MAX + sizeof "/tokens"];
+    snprintf(tokens, sizeof tokens, "%s/tokens", c->credential_keys);
+    const struct isolate_path paths[] = {
+        {c->credentials, ISOLATE_WRITES},
+        {c->credential_keys, ISOLATE_READS},
+        {tokens, ISOLATE_WRITES}, /* of PKCS#11 in software, which write even when they are only read */
+        {"/var/lib/softhsm", ISOLATE_WRITES},
+        {"/run/systemd/resolve", ISOLATE_READS},
+        {"/dev/urandom", LANDLOCK_ACCESS_FS_READ_FILE},
+        {"/etc", ISOLATE_READS},
+        {"/usr", ISOLATE_READS}, /* modules of PKCS#11, CAs */
+        {"/lib", ISOLATE_READS},
+        {"/lib64", ISOLATE_READS},
+    };
+    static const int denied[] = {
+        SCMP_SYS(execve),      SCMP_SYS(execveat),        SCMP_SYS(ptrace),         SCMP_SYS(process_vm_readv),  SCMP_SYS(process_vm_writev), SCMP_SYS(mount),
+        SCMP_SYS(umount2),     SCMP_SYS(pivot_root),      SCMP_SYS(chroot),         SCMP_SYS(setns),             SCMP_SYS(unshare),           SCMP_SYS(bpf),
+        SCMP_SYS(keyctl),      SCMP_SYS(add_key),         SCMP_SYS(request_key),    SCMP_SYS(init_module),       SCMP_SYS(finit_module),      SCMP_SYS(kexec_load),
+        SCMP_SYS(userfaultfd), SCMP_SYS(perf_event_open), SCMP_SYS(io_uring_setup), SCMP_SYS(open_by_handle_at), SCMP_SYS(personality)};
+    if (geteuid() == 0)
+        return err_set(e, EPERM, "space-credd must not run on as root");
+    int rc = isolate_privileges(e);
+    if (rc == 0)
+        rc = isolate_files(paths, sizeof paths / sizeof *paths, "space-credd", e);
+    if (rc < 0)
+        return rc;
+    return online ? isolate_deny_calls_online(denied, sizeof denied / sizeof *denied, e) : isolate_deny_calls(denied, sizeof denied / sizeof *denied, e);
+}

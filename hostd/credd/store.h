@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// All credentials: in memory by id and by scope, on the disk a file each. docs/protocol/credd.md has the format.
+//
+// STATE/store/ID.cred, encrypted, replaced as a whole. A change is on the disk when the function returns, or did not happen.
+#ifndef SPACE_CREDD_STORE_H
+#define SPACE_CREDD_STORE_H
+
+#include "base/err.h"
+#include "base/hmap.h"
+#include "hostd/credd/rules.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define STORE_MAX       16384u /* credentials */
+#define STORE_SCOPE_MAX 256u   /* of one scope */
+#define STORE_USES      64u    /* lines of its log */
+
+struct master_keys;
+struct store;
+
+struct credential {
+    struct hmap_node by_id, by_scope;
+    struct credd_record rec;
+    struct method method; /* parsed */
+    uint8_t *box;         /* malloc'ed: what the back end keeps of the value */
+    size_t box_len;
+    double tokens;        /* uses that are left now, */
+    uint64_t tokens_at;   /* and when that was so (ns of CLOCK_BOOTTIME); 0: all */
+    bool busy;            /* the back end is at its value */
+    char **uses;          /* STORE_USES lines, a ring; NULL: none yet */
+    unsigned next_use;
+};
+
+/* Loads all. -EBADMSG with a sentence: a record cannot be read; nobody is served then, since a wider scope's would be taken in its place. `keys` outlive it. */
+int store_open(const char *state, const struct master_keys *keys, struct store **out, struct err *e);
+void store_close(struct store *s);
+
+struct credential *store_find(const struct store *s, uint64_t id);
+struct credential *store_find_name(const struct store *s, const struct credd_scope *scope, const char *name);
+/* Those of a scope, in no order; NULL starts. The store must not change meanwhile. */
+struct credential *store_next(const struct store *s, const struct credd_scope *scope, const struct credential *after);
+/* All of them. */
+void store_each(const struct store *s, void (*each)(void *user, const struct credential *c), void *user);
+uint32_t store_count(const struct store *s);
+
+/* `rec` without id and times. -EEXIST, -EMFILE, -EINVAL, or what the disk said, with a sentence. */
+int store_make(struct store *s, const struct credd_record *rec, struct credential **out, struct err *e);
+/* Replaces record and box (copied; NULL: as it is). The id, scope and name stay. On failure all is as it was. */
+int store_save(struct store *s, struct credential *c, const struct credd_record *rec, const void *box, size_t len, struct err *e);
+/* Frees it. On failure it is still there. */
+int store_remove(struct store *s, struct credential *c, struct err *e);
+
+/* Remembers a line of its log. */
+void store_used(struct credential *c, const char *line);
+
+bool scope_valid(const struct credd_scope *s);
+bool scope_equal(const struct credd_scope *a, const struct credd_scope *b);
+
+#endif
