@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/str.h"
 #include "hostd/credd/file.h"
-#include "hostd/volumed/keys_service.h"
+#include "hostd/volumed/keys/keys_service.h"
 #include "hostd/volumed/secret_file.h"
 
 #include <errno.h>
