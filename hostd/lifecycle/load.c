@@ -135,6 +135,8 @@ static int find_source(struct space *s, struct sandbox *sb, const struct ref *re
     if (ref->generation != (uint64_t)src->row.generation)
         return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again",
                        ref->generation, src->row.name, src->row.generation);
+    if (sandbox_state(src) != SANDBOX_RUNNING && sandbox_state(src) != SANDBOX_CREATING && volume_key(s, src->row.owner, e) < 0)
+        return -e->code;
     if (sb && waits_for(src, sb))
         return err_set(e, EBUSY, "'%s' and '%s' are being moved to each other's state", sb->row.name, src->row.name);
     *out = src;
@@ -179,7 +181,9 @@ static int wait_for(struct space *s, const struct ref *ref, struct err *e)
         return err_set(e, EINVAL, "an empty head");
     if (sn) {
         snapshot_ref(sn);
-        rc = wait_ready(s, &sn->ready, &sn->row.state);
+        rc = volume_key(s, sn->row.owner, e);
+        if (rc == 0)
+            rc = wait_ready(s, &sn->ready, &sn->row.state);
         if (rc == 0 && !sn->gone && sn->row.state == ARTIFACT_STORED && (rc = volume_fetched(sn, e)) < 0)
             err_wrap(e, "snapshot '%s' is in the object store", sn->row.name);
         if (rc == 0 && (sn->gone || sn->row.state != ARTIFACT_READY))

@@ -14,6 +14,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/noded_client.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -320,6 +321,9 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
             return err_set(e, EBUSY, "cannot %s sandbox '%s': it is %s", verb_name(verbs[op->kind]), sb->row.name,
                            state_name(sandbox_state(sb)));
     }
+    bool revives = op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
+    if (revives && volume_key(sb->space, sb->row.owner, e) < 0)
+        return err_wrap(e, "'%s' does not go on", sb->row.name);
     switch (op->kind) {
     case OP_LOAD: return load_run(sb, op, e);
     case OP_START: return run_start(sb, e);
@@ -358,6 +362,7 @@ static void settle_failure(struct sandbox *sb, const struct op *op, int rc, cons
 static void serve_ready(struct sandbox *sb)
 {
     struct err e = {0};
+    int rc;
     switch (sandbox_state(sb)) {
     case SANDBOX_RUNNING:
         wait_done_all(&sb->ready, 0, NULL);
@@ -366,7 +371,9 @@ static void serve_ready(struct sandbox *sb)
     case SANDBOX_SUSPENDED:
         if (!sb->ready.first)
             break;
-        if (!sb->row.wake_manual)
+        if ((rc = volume_key(sb->space, sb->row.owner, &e)) < 0)
+            wait_done_all(&sb->ready, rc, &e);
+        else if (!sb->row.wake_manual)
             op_submit(sb, op_new(OP_RESUME), false, NULL);
         else
             wait_done_all(&sb->ready, err_set(&e, EAGAIN, "sandbox '%s' is %s and its wake is manual: write resume to its state", sb->row.name,

@@ -137,7 +137,7 @@ static int suspended(struct sandbox *sb, struct snapshot *sn, uint64_t began, st
     int rc = free_machine(sb, e);
     if (rc < 0)
         log_warn("sandbox %012" PRIx64 " is suspended, and its machine ends later: %s", (uint64_t)sb->row.id, e->msg);
-    else if (!sb->space->config.suspend_keep && sn->row.durable)
+    else if (sn->row.durable && volume_leaves_nothing(sb->space, sb->row.owner))
         volume_evict(sn);
     return 0;
 }
@@ -229,7 +229,9 @@ int restore_run(struct sandbox *sb, struct err *e)
     sb->row.desired = SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_RESTORING, NULL);
     snapshot_ref(sn)->loads++;
-    int rc = load_somehow(sb, sn, &from, e);
+    int rc = volume_key(sb->space, sb->row.owner, e);
+    if (rc == 0)
+        rc = load_somehow(sb, sn, &from, e);
     sn->loads--;
     bool aborted = co_aborted(co_self(sb->space->co));
     if (rc == 0 && !aborted) {
@@ -260,6 +262,9 @@ int suspend_forget(struct sandbox *sb, struct err *e)
         return err_set(e, EIO, "the snapshot that '%s' was suspended to is not known any more", sb->row.name);
     if (sandbox_state(sb) == SANDBOX_RESTORING)
         sandbox_set_state(sb, SANDBOX_SUSPENDED, "killed");
+    int key = volume_key(sb->space, sb->row.owner, e);
+    if (key < 0)
+        return err_wrap(e, "keep the disk of '%s' alone", sb->row.name);
     snapshot_ref(sn)->loads++;
     int rc = free_machine(sb, e); /* it may have failed before */
     sb->row.next_object = (int64_t)c.id;

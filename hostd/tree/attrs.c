@@ -704,6 +704,12 @@ static void write_changes(struct p9_request *r, struct tree_fid *f, char *value,
     if (!check_ref(r, f, value, &ref))
         return;
     struct snapshot *now = f->node.snapshot, *before = ref.kind == REF_SNAPSHOT ? snapshot_by_id(space_of(r), ref.id) : NULL;
+    struct err e = {0};
+    int rc = volume_key(space_of(r), now->row.owner, &e);
+    if (rc < 0) {
+        fail(r, f, rc, &e);
+        return;
+    }
     if (!before || now->row.state != ARTIFACT_READY || before->row.state != ARTIFACT_READY) {
         fail_errno(r, f, before ? EAGAIN : EINVAL, before ? "both snapshots must be ready" : "changes takes the head of another snapshot");
         return;

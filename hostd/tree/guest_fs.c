@@ -117,6 +117,12 @@ static void gate_open_guest(struct p9_request *r, const struct node *n, void (*t
 static void gate_open_snapshot(struct p9_request *r, const struct node *n, void (*then)(struct p9_request *r))
 {
     struct snapshot *sn = n->snapshot;
+    struct err e = {0};
+    int rc = volume_key(sn->space, sn->row.owner, &e);
+    if (rc < 0) {
+        fail(r, fid_of(r->fid), rc, &e);
+        return;
+    }
     if (browser_ready(sn)) {
         then(r);
         return;

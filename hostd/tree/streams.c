@@ -77,6 +77,12 @@ static void read_output(struct p9_request *r, struct tree_fid *f, enum job_outpu
     struct job *j = f->node.job;
     const struct spool *sp = &j->stream[o].spool;
     uint64_t at = (uint64_t)((int64_t)r->t->Tread.offset + f->open->shift);
+    struct err e = {0};
+    int rc = sandbox_state(j->sandbox) == SANDBOX_RUNNING ? 0 : volume_key(j->sandbox->space, j->sandbox->row.owner, &e);
+    if (rc < 0) {
+        fail(r, f, rc, &e);
+        return;
+    }
     if (at < sp->base) {
         read_marker(r, f, sp, at);
         return;
@@ -142,6 +148,16 @@ void stream_read(struct p9_request *r, struct tree_fid *f)
 
 /* ---- disk images ---- */
 
+/* Not when the owner's key was revoked. */
+static bool may_read_stored(struct p9_request *r, struct tree_fid *f, const struct snapshot *sn)
+{
+    struct err e = {0};
+    int rc = sn ? volume_key(sn->space, sn->row.owner, &e) : 0;
+    if (rc < 0)
+        fail(r, f, rc, &e);
+    return rc == 0;
+}
+
 static void raw_opened(void *user, const struct noded_reply *rep, int fd, bool repeated)
 {
     struct p9_request *r = user;
@@ -195,6 +211,8 @@ void raw_open(struct p9_request *r, struct tree_fid *f)
         fail_errno(r, f, EACCES, "snapshots never change");
         return;
     }
+    if (!may_read_stored(r, f, f->node.snapshot))
+        return;
     int64_t state = f->node.template ? f->node.template->row.state : f->node.snapshot->row.state;
     struct wait_list *l = f->node.template ? &f->node.template->ready : &f->node.snapshot->ready;
     if (state == ARTIFACT_CREATING)
@@ -239,6 +257,8 @@ static struct raw_io *raw_io_new(struct p9_request *r, size_t buffer)
 
 void raw_read(struct p9_request *r, struct tree_fid *f)
 {
+    if (!may_read_stored(r, f, f->node.snapshot))
+        return;
     struct raw_io *io = raw_io_new(r, r->t->Tread.count + 1u);
     uv_buf_t b = uv_buf_init(io->buf, r->t->Tread.count);
     uv_fs_read(space_of(r)->loop, &io->fs, f->open->fd, &b, 1, (int64_t)r->t->Tread.offset, raw_read_done);

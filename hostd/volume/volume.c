@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #define TICK_MSEC    10000u
-#define CHECK_MSEC   15000u
 #define COLLECT_MSEC 600000u   /* garbage is collected at most so often, */
 #define DAILY_MSEC   86400000u /* and at least so often */
 
@@ -271,48 +270,6 @@ void volume_evict(struct snapshot *sn)
     object_delete(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id);
 }
 
-/* A question that may be given up: space-volumed may hang. */
-struct question {
-    struct co *co;
-    bool answered, abandoned;
-    struct volumed_reply rep;
-};
-
-static void answered(void *user, const struct volumed_reply *rep, int fd)
-{
-    struct question *q = user;
-    if (fd >= 0)
-        close(fd);
-    if (q->abandoned) {
-        free(q);
-        return;
-    }
-    q->answered = true;
-    q->rep = *rep;
-    co_wake(q->co, 0);
-}
-
-int volume_check(struct space *s, int64_t owner, struct err *e)
-{
-    struct volumed_request req = {.op = VOLUMED_KEY};
-    struct question *q = calloc(1, sizeof *q);
-    if (!q)
-        abort();
-    q->co = co_self(s->co);
-    snprintf(req.object.tenant, sizeof req.object.tenant, "u%" PRId64, owner);
-    volumed_send(s->volume->conn, &req, NULL, 0, &(struct volumed_hooks){.done = answered, .user = q});
-    int rc = co_wait_msec(s->co, CHECK_MSEC);
-    if (!q->answered) {
-        q->abandoned = true;
-        return rc == -ETIMEDOUT ? err_set(e, ETIMEDOUT, "space-volumed does not answer") : rc;
-    }
-    rc = q->rep.error == -ENOENT ? 0 : q->rep.error; /* the key is made by the first upload */
-    if (rc < 0)
-        err_set(e, -rc, "%s", q->rep.sentence);
-    free(q);
-    return rc;
-}
-
 /* ---- deleting ---- */
 
 void volume_drop(struct space *s, uint64_t id)
@@ -466,6 +423,7 @@ int volume_open(struct space *s, struct err *e)
     uv_timer_init(s->loop, &v->timer);
     v->timer.data = v;
     uv_timer_start(&v->timer, tick, TICK_MSEC, TICK_MSEC);
+    volume_watch_keys(v);
     return 0;
 }
 

@@ -23,6 +23,11 @@ int volume_open(struct space *s, struct err *e);
  * -ENOKEY. */
 int volume_check(struct space *s, int64_t owner, struct err *e);
 
+/* May what this owner has stored, paused or stopped be read or go on? -EKEYREVOKED when its key was taken away, -EAGAIN when that cannot be told any more. At once. */
+int volume_key(const struct space *s, int64_t owner, struct err *e);
+/* Does a suspend of this owner's leave nothing in the pool: by the configuration, or because it has a key service of its own? */
+bool volume_leaves_nothing(const struct space *s, int64_t owner);
+
 /* From a coroutine: stores what a snapshot of the sandbox will be counted from, if it is not yet. 0 too when that cannot be. */
 int volume_prepare(struct sandbox *sb, struct err *e);
 

@@ -33,6 +33,9 @@ struct volume {
     struct artifact *artifacts;
     struct base_task *bases;
     uv_timer_t timer;
+    struct tenant_watch *tenants; /* tenants.c, with the following */
+    uv_timer_t key_timer;
+    bool looking;
     bool deleting;
     bool garbage;     /* something was deleted since the last collection, */
     uint64_t collect; /* which is not before (uv_now) */
@@ -77,6 +80,11 @@ int upload_base(struct volume *v, uint64_t id, struct err *e);
 int fetch_run(struct volume_task *t, struct err *e);
 /* Makes a base that is in the store a template's object in the pool, under its own id. */
 int fetch_base(struct volume *v, uint64_t id, struct err *e);
+
+/* ---- tenants.c ---- */
+
+void volume_watch_keys(struct volume *v);
+void volume_look_at_keys(uv_timer_t *timer);
 
 /* ---- volume.c ---- */
 

@@ -133,7 +133,7 @@ static int open_store(struct volumed *v, struct err *e)
     if (!v->backend)
         v->backend = v->online ? open_s3(v, e) : backend_dir_create(v->loop, &(struct backend_dir_options){.path = v->config.store}, e);
     struct keys *k = v->backend ? keys_create(v->loop, v->config.keys, e) : NULL;
-    return k ? store_init(&v->store, v->loop, v->backend, k, v->cache, e) : -e->code;
+    return k ? store_init(&v->store, v->loop, v->backend, k, v->cache, v->config.store_stale, e) : -e->code;
 }
 
 /* ---- the loop ---- */

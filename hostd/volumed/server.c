@@ -249,9 +249,13 @@ _Static_assert(sizeof ((struct volumed_reply *)0)->key.wrapped_by == KEYS_TENANT
 static int op_key(struct job *j)
 {
     unsigned flags = j->q.flags;
-    enum session_change change = flags & VOLUMED_KEY_REVOKE ? SESSION_REVOKE : flags & VOLUMED_KEY_ROTATE ? SESSION_ROTATE : SESSION_LOOK;
-    if (flags == (VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE))
-        return err_set(&j->err, EINVAL, "either rotate or revoke");
+    enum session_change change = flags & VOLUMED_KEY_REVOKE   ? SESSION_REVOKE
+                                 : flags & VOLUMED_KEY_ROTATE ? SESSION_ROTATE
+                                 : flags & VOLUMED_KEY_FRESH  ? SESSION_FRESH
+                                                              : SESSION_LOOK;
+    if (flags & (flags - 1))
+        return err_set(&j->err, EINVAL, "one of rotate, revoke and fresh");
+    j->rep.key.own = keys_own(j->server->store->keys, j->q.object.tenant);
     j->rep.key.policy = (uint32_t)keys_policy(j->server->store->keys, j->q.object.tenant);
     return session_change_key(j->server->store, j->q.object.tenant, change, j->rep.key.id, j->rep.key.wrapped_by, &j->err);
 }
@@ -268,7 +272,7 @@ static const struct op ops[] = {
     [VOLUMED_GC] = {"gc", F_ANY, 0, 0, 0, op_gc},
     [VOLUMED_FSCK] = {"fsck", F_ANY, VOLUMED_READ_ALL, 0, 0, op_fsck},
     [VOLUMED_STAT] = {"stat", F_ANY, 0, 0, 0, op_stat},
-    [VOLUMED_KEY] = {"key", F_TENANT, VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE, 0, 0, op_key},
+    [VOLUMED_KEY] = {"key", F_TENANT, VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE | VOLUMED_KEY_FRESH, 0, 0, op_key},
 };
 
 /* ---- what a request may say ---- */

@@ -65,13 +65,14 @@ enum volumed_op {
     /* `stat` of object.tenant, of all tenants together if that is empty. */
     VOLUMED_STAT,
 
-    /* The tenant's key. flags: 0, can it be used now (0, EKEYREVOKED, EAGAIN, ENOKEY; ENOENT it has none yet); VOLUMED_KEY_ROTATE wraps it by the wrapping key that
+    /* The tenant's key. flags: 0, can it be used now (0, EKEYREVOKED, EAGAIN, ENOKEY; ENOENT it has none yet); VOLUMED_KEY_FRESH asks its service
+     * that, whatever is cached (the answer has no id); VOLUMED_KEY_ROTATE wraps it by the wrapping key that
      * the tenant's file names now; VOLUMED_KEY_REVOKE makes what the tenant stored unreadable for good. `key` of the reply, also
      * when it fails with EKEYREVOKED. */
     VOLUMED_KEY,
 };
 
-enum volumed_flags { VOLUMED_HAVE = 1, VOLUMED_READ_ALL = 2, VOLUMED_KEY_ROTATE = 4, VOLUMED_KEY_REVOKE = 8 };
+enum volumed_flags { VOLUMED_HAVE = 1, VOLUMED_READ_ALL = 2, VOLUMED_KEY_ROTATE = 4, VOLUMED_KEY_REVOKE = 8, VOLUMED_KEY_FRESH = 16 };
 
 /* What an artifact was; kept in its manifest, of no consequence. */
 enum volumed_file { VOLUMED_DISK = 1, VOLUMED_RAM = 2, VOLUMED_STATE = 3, VOLUMED_META = 4 };
@@ -142,6 +143,7 @@ struct volumed_reply {
             uint32_t policy; /* of running guests when it is revoked: 0 pause, 1 continue, 2 kill */
             uint8_t id[16];  /* of the data key */
             char wrapped_by[80]; /* as "file k1", "pkcs11 kek1": service and wrapping key of what is stored now */
+            uint32_t own;        /* 1: the tenant has a key service of its own */
         } key;
     };
     char sentence[256]; /* when error != 0: what was tried, on what, why, what to do */

@@ -91,7 +91,8 @@ static int prepare(struct job *j)
         rc = blob_read(j->in, j->in_len, j->tenant, &j->blob, &j->e);
     if (rc == 0 && !(j->data_key = secret_alloc(KEYS_BYTES)))
         rc = err_set(&j->e, ENOMEM, "no memory that can be locked for the key of tenant %s (see RLIMIT_MEMLOCK)", j->tenant);
-    j->pkcs11 = (j->verb != KEYS_OPEN && j->config.service == SERVICE_PKCS11) || (j->verb != KEYS_MAKE && j->blob.service == SERVICE_PKCS11);
+    bool wraps = j->verb == KEYS_MAKE || j->verb == KEYS_WRAP;
+    j->pkcs11 = (wraps && j->config.service == SERVICE_PKCS11) || (j->verb != KEYS_MAKE && j->blob.service == SERVICE_PKCS11);
     return rc;
 }
 
@@ -211,9 +212,11 @@ static void take_result(struct job *j)
         answer_text(op, EAGAIN, "it was dropped while it was being fetched; ask again");
         return;
     }
-    if (j->rc == 0 && j->verb != KEYS_WRAP)
+    if (j->rc == 0 && (j->verb == KEYS_MAKE || j->verb == KEYS_OPEN))
         j->rc = take_key(j, op);
-    if (j->rc == 0 && j->verb != KEYS_OPEN) {
+    if (j->rc == -EKEYREVOKED && j->verb == KEYS_CHECK)
+        keys_forget(j->keys, j->tenant);
+    if (j->rc == 0 && (j->verb == KEYS_MAKE || j->verb == KEYS_WRAP)) {
         memcpy(op->blob, j->out, BLOB_SIZE);
         op->result.blob = op->blob;
         op->result.blob_len = BLOB_SIZE;
@@ -288,12 +291,14 @@ static bool answer_at_once(struct keys *k, struct keys_op *op, const struct keys
     int rc = 0;
     if (k->closing)
         rc = err_set(&e, ECANCELED, "the keys are being closed");
-    else if (r->verb > KEYS_WRAP || !str_name_valid(r->tenant, strlen(r->tenant)))
+    else if (r->verb > KEYS_CHECK || !str_name_valid(r->tenant, strlen(r->tenant)))
         rc = err_set(&e, EINVAL, "'%.80s' is not a tenant's name, or there is no such request", r->tenant);
     else if (r->verb != KEYS_MAKE)
         rc = blob_read(r->blob, r->blob_len, r->tenant, &b, &e);
     if (rc == 0 && r->verb == KEYS_OPEN)
         op->result.key = cached(k, r->tenant, b.id);
+    if (rc == -EKEYREVOKED && r->verb == KEYS_CHECK)
+        keys_forget(k, r->tenant);
     if (rc == 0 && !op->result.key)
         return false;
     answer(op, rc, &e);
@@ -474,6 +479,13 @@ void keys_revoked_blob(const char *tenant, uint8_t out[KEYS_BLOB_MAX], size_t *r
     str_copy(b.tenant, sizeof b.tenant, tenant);
     blob_write(&b, out);
     *ret_len = BLOB_SIZE;
+}
+
+bool keys_own(const struct keys *k, const char *tenant)
+{
+    char path[PATH_MAX + KEYS_TENANT_MAX + 8];
+    snprintf(path, sizeof path, "%s/%s.key", k->folder, tenant);
+    return str_name_valid(tenant, strlen(tenant)) && access(path, F_OK) == 0;
 }
 
 enum keys_policy keys_policy(const struct keys *k, const char *tenant)

@@ -60,6 +60,7 @@ enum keys_verb {
     KEYS_OPEN, /* unwrap `blob`; answered from the cache when that is young enough and of the same data key */
     KEYS_WRAP, /* wrap the data key of `blob` anew, by the service and the wrapping key that the tenant's file names now; the data stays as it is.
                   While it moves from one service or wrapping key to another both are needed */
+    KEYS_CHECK, /* ask the service now whether it still unwraps `blob`, whatever the cache has. No key comes of it. EKEYREVOKED: as keys_forget */
 };
 
 struct keys_request {
@@ -89,6 +90,9 @@ void keys_revoked_blob(const char *tenant, uint8_t out[KEYS_BLOB_MAX], size_t *r
 
 /* Who wrapped a blob, as "file k1" or "pkcs11 kek1"; "" when that cannot be told. */
 void keys_wrapped_by(const char *tenant, const uint8_t *blob, size_t len, char out[KEYS_TENANT_MAX + 16]);
+
+/* Has the tenant a file of its own? The others' keys are the platform's. */
+bool keys_own(const struct keys *k, const char *tenant);
 
 /* Reads the tenant's file; KEYS_PAUSE when there is none. */
 enum keys_policy keys_policy(const struct keys *k, const char *tenant);

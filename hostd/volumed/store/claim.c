@@ -142,7 +142,8 @@ int claim_still(const struct session *x, const struct claim *c, struct err *e)
 
 int claim_beat(struct session *x, struct claim *c, struct err *e)
 {
-    if (boottime_ms() - c->beat < CLAIM_BEAT_S * 1000)
+    uint64_t often = x->store->stale_s * 1000 / 4;
+    if (boottime_ms() - c->beat < (often < CLAIM_BEAT_S * 1000 ? often : CLAIM_BEAT_S * 1000))
         return 0;
     int rc = claim_still(x, c, e);
     return rc < 0 ? rc : put_claim(x, c, CLAIM_SEEN, e);

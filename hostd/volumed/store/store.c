@@ -18,14 +18,14 @@ struct codec_link {
     struct chunk_codec *codec;
 };
 
-int store_init(struct store *s, uv_loop_t *loop, struct backend *b, struct keys *k, int cache, struct err *e)
+int store_init(struct store *s, uv_loop_t *loop, struct backend *b, struct keys *k, int cache, uint64_t stale_s, struct err *e)
 {
     memset(s, 0, sizeof *s);
     s->loop = loop;
     s->backend = b;
     s->keys = k;
     s->cache = cache;
-    s->stale_s = CLAIM_STALE_S;
+    s->stale_s = stale_s;
     s->co = co_sched_create(loop);
     s->crypt = crypt_create();
     if (!s->co || !s->crypt)

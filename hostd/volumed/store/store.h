@@ -15,9 +15,8 @@
 
 #include <pthread.h>
 
-/* A claim that was not renewed for so long is of an upload that died; GC takes it away. An upload that could not renew its own for half of that gives up. */
-#define CLAIM_STALE_S (24u * 3600)
-#define CLAIM_BEAT_S  60u
+/* A claim that was not renewed for store.stale_s (a day) is of an upload that died; GC takes it away. An upload that could not renew its own for half of that gives up. */
+#define CLAIM_BEAT_S 60u /* or a quarter of that, if it is less */
 
 /*
  * Memory, below 256 MiB whatever the disks: packs being filled or sent (16 MiB each), uploads at the same time (12 MiB each; small files do not wait for large ones), downloads at the
@@ -63,7 +62,7 @@ struct session {
     struct tenant_key *key;
 };
 
-int store_init(struct store *s, uv_loop_t *loop, struct backend *b, struct keys *k, int cache, struct err *e);
+int store_init(struct store *s, uv_loop_t *loop, struct backend *b, struct keys *k, int cache, uint64_t stale_s, struct err *e);
 void store_finish(struct store *s); /* nothing may run any more. The backend and keys are not touched */
 
 /* ---- tenants and their keys (coroutines) ---- */
@@ -73,7 +72,7 @@ enum session_flags { SESSION_CREATE = 1 /* the tenant's key is made if it has no
 /* ENOENT: the tenant has no key, and nothing stored. Else errors of keys.h. */
 int session_open(struct store *s, const char *tenant, enum session_flags flags, struct session *out, struct err *e);
 void session_close(struct session *x); /* zeroed ones are fine */
-enum session_change { SESSION_LOOK, SESSION_ROTATE, SESSION_REVOKE };
+enum session_change { SESSION_LOOK, SESSION_ROTATE, SESSION_REVOKE, SESSION_FRESH /* as LOOK, without the cache; and without an id */ };
 /* VOLUMED_KEY. `ret_id` has 16 bytes, zeros when the key cannot be used; `ret_wrapped_by` as keys_wrapped_by. A rotation that meets a revocation is EKEYREVOKED, and changes nothing. */
 int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, char *ret_wrapped_by, struct err *e);
 /* When the tenant's key was revoked for good on any node: sees to it that the store holds no wrapped key, and this node nothing of the tenant. EKEYREVOKED, 0 when

@@ -234,6 +234,17 @@ int session_uphold_revocation(struct store *s, const char *tenant, struct err *e
     return rc < 0 ? rc : err_set(e, EKEYREVOKED, "the key of tenant %s was revoked", tenant);
 }
 
+static int check_key(struct store *s, const char *tenant, const uint8_t *blob, size_t len, struct err *e)
+{
+    struct key_step st;
+    int rc = run_keys(s, KEYS_CHECK, tenant, blob, len, &st, e);
+    struct tenant *t = rc == -EKEYREVOKED ? tenant_ref(s, tenant) : NULL;
+    if (t)
+        forget_runs(s, t);
+    tenant_unref(s, t);
+    return rc;
+}
+
 int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, char *ret_wrapped_by, struct err *e)
 {
     char name[NAME_SIZE];
@@ -249,6 +260,8 @@ int session_change_key(struct store *s, const char *tenant, enum session_change 
     keys_wrapped_by(tenant, blob, len, ret_wrapped_by);
     if (change == SESSION_REVOKE)
         return revoke_key(s, tenant, true, e);
+    if (change == SESSION_FRESH)
+        return check_key(s, tenant, blob, len, e);
     rc = run_keys(s, KEYS_OPEN, tenant, blob, len, &st, e);
     if (rc == 0) {
         memcpy(ret_id, tenant_key_id(st.key), 16);
