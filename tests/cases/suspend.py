@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# limit: 300
+# limit: 400
 """Suspend to the object store and restore: memory, jobs and disk go on; uploads; and every daemon killed in every phase."""
 import os
 import random
