@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "guest/agent.h"
 #include "guest/ctl.h"
+#include "guest/dial.h"
 #include "guest/report.h"
 #include "guest/spawn.h"
 
@@ -20,7 +21,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define QID_JOB_SHIFT 4 /* a job's qids are its id + 1, and the kind's number */
+#define QID_JOB_SHIFT                                                                              \
+    5 /* a job's qids are its id + 1, a port's its number, and the kind's number */
 
 enum kind {
     TOP,
@@ -29,6 +31,8 @@ enum kind {
     ACTIVITY,
     FILES,
     SPAWN,
+    TCP,
+    TCP_PORT,
     JOBS,
     JOB,
     JOB_STDIN,
@@ -41,10 +45,17 @@ enum kind {
     KINDS
 };
 
-struct node {
+/* What a path leads to. */
+struct place {
     enum kind kind;
-    struct job *job; /* a reference, for kinds from JOB on */
-    char *text;      /* of an opened INFO or ACTIVITY */
+    struct job *job; /* for kinds from JOB on; a node's is a reference */
+    uint16_t port;   /* TCP_PORT */
+};
+
+struct node {
+    struct place at;
+    char *text;        /* of an opened INFO or ACTIVITY */
+    struct dial *dial; /* of an opened TCP_PORT */
 };
 
 static void reply_text(struct p9_request *r, const char *text)
@@ -73,7 +84,7 @@ static char *make_text(struct agent *a, enum kind kind);
 /* Made anew at every read from the start, so that who asks often need open it only once. */
 static void read_text(struct agent *a, struct node *n, struct p9_request *r)
 {
-    char *text = r->t->Tread.offset == 0 ? make_text(a, n->kind) : NULL;
+    char *text = r->t->Tread.offset == 0 ? make_text(a, n->at.kind) : NULL;
     if (text) {
         free(n->text);
         n->text = text;
@@ -84,13 +95,13 @@ static void read_text(struct agent *a, struct node *n, struct p9_request *r)
 static void read_output(struct agent *a, struct node *n, struct p9_request *r)
 {
     (void)a;
-    stream_read(&n->job->output[n->kind == JOB_STDERR], r);
+    stream_read(&n->at.job->output[n->at.kind == JOB_STDERR], r);
 }
 
 static void read_wait(struct agent *a, struct node *n, struct p9_request *r)
 {
     (void)a;
-    job_wait(n->job, r);
+    job_wait(n->at.job, r);
 }
 
 static void read_ends(struct agent *a, struct node *n, struct p9_request *r)
@@ -117,13 +128,13 @@ static void write_spawn(struct agent *a, struct node *n, struct p9_request *r)
 static void write_stdin(struct agent *a, struct node *n, struct p9_request *r)
 {
     (void)a;
-    input_write(&n->job->input, r);
+    input_write(&n->at.job->input, r);
 }
 
 static void write_eof(struct agent *a, struct node *n, struct p9_request *r)
 {
     (void)a;
-    input_eof(&n->job->input);
+    input_eof(&n->at.job->input);
     reply_written(r, 0);
 }
 
@@ -135,8 +146,21 @@ static void write_signal(struct agent *a, struct node *n, struct p9_request *r)
     (void)a;
     if (d->len < sizeof text)
         memcpy(text, d->p, d->len);
-    reply_written(r, str_parse_u64(str_trim(text), 1000, &sig) < 0 ? -EINVAL
-                                                                   : job_signal(n->job, (int)sig));
+    reply_written(r, str_parse_u64(str_trim(text), 1000, &sig) < 0
+                         ? -EINVAL
+                         : job_signal(n->at.job, (int)sig));
+}
+
+static void read_port(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)a;
+    dial_read(n->dial, r);
+}
+
+static void write_port(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)a;
+    dial_write(n->dial, r);
 }
 
 static void write_tty(struct agent *a, struct node *n, struct p9_request *r)
@@ -145,7 +169,7 @@ static void write_tty(struct agent *a, struct node *n, struct p9_request *r)
     unsigned short columns, rows;
     int rc = spawn_parse_size(d->p, d->len, &columns, &rows);
     (void)a;
-    reply_written(r, rc < 0 ? rc : job_resize(n->job, columns, rows));
+    reply_written(r, rc < 0 ? rc : job_resize(n->at.job, columns, rows));
 }
 
 static const struct {
@@ -162,6 +186,8 @@ static const struct {
     [ACTIVITY] = {"activity", TOP, S_IFREG | 0400, read_text, NULL, report_activity},
     [FILES] = {"files", TOP, S_IFREG | 0400, read_ends, NULL, NULL},
     [SPAWN] = {"spawn", TOP, S_IFREG | 0200, NULL, write_spawn, NULL},
+    [TCP] = {"tcp", TOP, S_IFDIR | 0500, NULL, NULL, NULL},
+    [TCP_PORT] = {NULL, TCP, S_IFREG | 0600, read_port, write_port, NULL},
     [JOBS] = {"jobs", TOP, S_IFDIR | 0700, NULL, NULL, NULL},
     [JOB] = {NULL, JOBS, S_IFDIR | 0500, NULL, NULL, NULL},
     [JOB_STDIN] = {"stdin", JOB, S_IFREG | 0200, NULL, write_stdin, NULL},
@@ -185,56 +211,73 @@ static struct node *node_of(const struct p9_fid *f)
     return f->aux;
 }
 
-static struct p9_qid qid_of(enum kind kind, const struct job *j)
+static struct p9_qid qid_of(const struct place *p)
 {
-    uint64_t job = kind >= JOB ? j->id + 1 : 0;
-    return (struct p9_qid){.type = S_ISDIR(kinds[kind].mode) ? P9_QTDIR : P9_QTFILE,
-                           .path = job << QID_JOB_SHIFT | kind};
+    uint64_t number = p->kind >= JOB ? p->job->id + 1 : p->kind == TCP_PORT ? p->port : 0;
+    return (struct p9_qid){.type = S_ISDIR(kinds[p->kind].mode) ? P9_QTDIR : P9_QTFILE,
+                           .path = number << QID_JOB_SHIFT | p->kind};
 }
 
-static struct node *node_new(enum kind kind, struct job *j)
+static struct node *node_new(const struct place *p)
 {
     struct node *n = calloc(1, sizeof *n);
-    if (n)
-        *n = (struct node){kind, j ? job_ref(j) : NULL, NULL};
+    if (!n)
+        return NULL;
+    n->at = *p;
+    if (p->job)
+        job_ref(p->job);
     return n;
 }
 
 static void node_free(struct node *n)
 {
-    if (n->job)
-        job_unref(n->job);
+    if (n->at.job)
+        job_unref(n->at.job);
     free(n->text);
+    dial_close(n->dial);
     free(n);
+}
+
+static bool number_of(struct p9_str name, uint64_t max, uint64_t *out)
+{
+    char text[24];
+    if (name.len >= sizeof text)
+        return false;
+    memcpy(text, name.s, name.len);
+    text[name.len] = 0;
+    return str_parse_u64(text, max, out) == 0;
 }
 
 static struct job *find_job(struct agent *a, struct p9_str name)
 {
-    char text[24];
     uint64_t id;
-    if (name.len >= sizeof text)
-        return NULL;
-    memcpy(text, name.s, name.len);
-    text[name.len] = 0;
-    return str_parse_u64(text, SPAWN_ID_MAX, &id) < 0 ? NULL : jobs_find(&a->jobs, id);
+    return number_of(name, SPAWN_ID_MAX, &id) ? jobs_find(&a->jobs, id) : NULL;
 }
 
 /* One step down or up. */
-static bool step(struct agent *a, enum kind *kind, struct job **j, struct p9_str name)
+static bool step(struct agent *a, struct place *p, struct p9_str name)
 {
+    uint64_t port;
     if (p9_str_eq(name, "..")) {
-        *kind = kinds[*kind].parent;
-        *j = *kind >= JOB ? *j : NULL;
+        p->kind = kinds[p->kind].parent;
+        p->job = p->kind >= JOB ? p->job : NULL;
         return true;
     }
-    if (*kind == JOBS) {
-        *j = find_job(a, name);
-        *kind = JOB;
-        return *j != NULL;
+    if (p->kind == JOBS) {
+        p->job = find_job(a, name);
+        p->kind = JOB;
+        return p->job != NULL;
+    }
+    if (p->kind == TCP) {
+        p->kind = TCP_PORT;
+        if (!number_of(name, UINT16_MAX, &port) || !port)
+            return false;
+        p->port = (uint16_t)port;
+        return true;
     }
     for (enum kind k = INFO; k < KINDS; k++)
-        if (kinds[k].name && kinds[k].parent == *kind && p9_str_eq(name, kinds[k].name)) {
-            *kind = k;
+        if (kinds[k].name && kinds[k].parent == p->kind && p9_str_eq(name, kinds[k].name)) {
+            p->kind = k;
             return true;
         }
     return false;
@@ -249,8 +292,9 @@ static void on_attach(struct p9_request *r)
         p9_fail(r, ENOENT);
         return;
     }
-    r->fid->aux = node_new(TOP, NULL);
-    m.Rattach.qid = qid_of(TOP, NULL);
+    const struct place top = {.kind = TOP};
+    r->fid->aux = node_new(&top);
+    m.Rattach.qid = qid_of(&top);
     if (r->fid->aux)
         p9_reply(r, &m);
     else
@@ -260,13 +304,12 @@ static void on_attach(struct p9_request *r)
 static void on_walk(struct p9_request *r)
 {
     const struct p9_names *names = &r->t->Twalk.names;
-    enum kind kind = node_of(r->fid)->kind;
-    struct job *j = node_of(r->fid)->job;
+    struct place at = node_of(r->fid)->at;
     struct p9_msg m = {0};
-    while (m.Rwalk.qids.n < names->n && step(r->user, &kind, &j, names->v[m.Rwalk.qids.n]))
-        m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(kind, j);
+    while (m.Rwalk.qids.n < names->n && step(r->user, &at, names->v[m.Rwalk.qids.n]))
+        m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(&at);
     if (m.Rwalk.qids.n == names->n) {
-        struct node *n = node_new(kind, j);
+        struct node *n = node_new(&at);
         if (!n) {
             p9_fail(r, ENOMEM);
             return;
@@ -281,10 +324,10 @@ static void on_walk(struct p9_request *r)
 static int check_open(const struct node *n, uint32_t flags)
 {
     uint32_t access = flags & P9_ACCMODE;
-    if (S_ISDIR(kinds[n->kind].mode))
+    if (S_ISDIR(kinds[n->at.kind].mode))
         return access == P9_RDONLY ? 0 : EISDIR;
-    if ((access != P9_WRONLY && !kinds[n->kind].read) ||
-        (access != P9_RDONLY && !kinds[n->kind].write))
+    if ((access != P9_WRONLY && !kinds[n->at.kind].read) ||
+        (access != P9_RDONLY && !kinds[n->at.kind].write))
         return EACCES;
     return 0;
 }
@@ -294,32 +337,38 @@ static void on_lopen(struct p9_request *r)
     struct node *n = node_of(r->fid);
     struct p9_msg m = {0};
     int code = check_open(n, r->t->Tlopen.flags);
-    if (code == 0 && kinds[n->kind].text && !(n->text = kinds[n->kind].text(r->user)))
+    if (code == 0 && kinds[n->at.kind].text && !(n->text = kinds[n->at.kind].text(r->user)))
         code = ENOMEM;
     if (code) {
         p9_fail(r, code);
         return;
     }
-    m.Rlopen.qid = qid_of(n->kind, n->job);
-    p9_reply(r, &m);
+    m.Rlopen.qid = qid_of(&n->at);
+    if (n->at.kind != TCP_PORT) {
+        p9_reply(r, &m);
+        return;
+    }
+    dial_close(n->dial); /* of an opening that failed */
+    struct agent *a = r->user;
+    n->dial = dial_open(&a->loop, n->at.port, m.Rlopen.qid, r);
 }
 
 static void on_read(struct p9_request *r)
 {
     struct node *n = node_of(r->fid);
-    if (!r->fid->opened || !kinds[n->kind].read)
+    if (!r->fid->opened || !kinds[n->at.kind].read)
         p9_fail(r, r->fid->opened ? EISDIR : EBADF);
     else
-        kinds[n->kind].read(r->user, n, r);
+        kinds[n->at.kind].read(r->user, n, r);
 }
 
 static void on_write(struct p9_request *r)
 {
     struct node *n = node_of(r->fid);
-    if (!r->fid->opened || !kinds[n->kind].write)
+    if (!r->fid->opened || !kinds[n->at.kind].write)
         p9_fail(r, EBADF);
     else
-        kinds[n->kind].write(r->user, n, r);
+        kinds[n->at.kind].write(r->user, n, r);
 }
 
 static void on_getattr(struct p9_request *r)
@@ -327,8 +376,8 @@ static void on_getattr(struct p9_request *r)
     struct node *n = node_of(r->fid);
     struct p9_msg m = {0};
     m.Rgetattr.valid = P9_GETATTR_BASIC;
-    m.Rgetattr.qid = qid_of(n->kind, n->job);
-    m.Rgetattr.mode = kinds[n->kind].mode;
+    m.Rgetattr.qid = qid_of(&n->at);
+    m.Rgetattr.mode = kinds[n->at.kind].mode;
     m.Rgetattr.nlink = 1;
     m.Rgetattr.blksize = 4096;
     p9_reply(r, &m);
@@ -344,9 +393,9 @@ static bool list_one(struct listing *l, enum kind kind, const struct job *j, uin
 {
     char name[24];
     snprintf(name, sizeof name, "%" PRIu64, j ? j->id : 0);
-    struct p9_dirent d = {.qid = qid_of(kind, j),
-                          .offset = offset,
-                          .type = S_ISDIR(kinds[kind].mode) ? DT_DIR : DT_REG};
+    const struct place at = {.kind = kind, .job = (struct job *)(uintptr_t)j};
+    struct p9_dirent d = {
+        .qid = qid_of(&at), .offset = offset, .type = S_ISDIR(kinds[kind].mode) ? DT_DIR : DT_REG};
     d.name = p9_str_of(kinds[kind].name ? kinds[kind].name : name);
     return p9_dirent_pack(l->buf, l->size, &l->len, &d) == 0;
 }
@@ -365,14 +414,15 @@ static struct job *next_job(struct jobs *js, uint64_t after, bool first)
 
 static void list(struct agent *a, const struct node *n, uint64_t offset, struct listing *l)
 {
-    if (n->kind == JOBS) {
+    if (n->at.kind == JOBS) {
         struct job *j = next_job(&a->jobs, offset - 1, offset == 0);
         while (j && list_one(l, JOB, j, j->id + 1))
             j = next_job(&a->jobs, j->id, false);
         return;
     }
     for (uint64_t k = offset + 1; k < KINDS; k++)
-        if (kinds[k].parent == n->kind && k != JOB && !list_one(l, (enum kind)k, n->job, k))
+        if (kinds[k].parent == n->at.kind && k != JOB && k != TCP_PORT &&
+            !list_one(l, (enum kind)k, n->at.job, k))
             return;
 }
 
@@ -381,7 +431,7 @@ static void on_readdir(struct p9_request *r)
     const struct node *n = node_of(r->fid);
     struct listing l = {.size = r->t->Treaddir.count};
     struct p9_msg m = {0};
-    if (!r->fid->opened || !S_ISDIR(kinds[n->kind].mode)) {
+    if (!r->fid->opened || !S_ISDIR(kinds[n->at.kind].mode)) {
         p9_fail(r, r->fid->opened ? ENOTDIR : EBADF);
         return;
     }
@@ -400,7 +450,7 @@ static void on_readdir(struct p9_request *r)
 static void on_unlinkat(struct p9_request *r)
 {
     struct p9_msg m = {0};
-    if (node_of(r->fid)->kind != JOBS) {
+    if (node_of(r->fid)->at.kind != JOBS) {
         p9_fail(r, EPERM);
         return;
     }
@@ -413,10 +463,14 @@ static void on_unlinkat(struct p9_request *r)
     p9_reply(r, &m);
 }
 
-/* A size of 0 comes before writes of programs that open with O_TRUNC. */
+/* A size of 0 comes before writes of programs that open with O_TRUNC. For a connection it says that
+ * nothing more will be written. */
 static void on_setattr(struct p9_request *r)
 {
     struct p9_msg m = {0};
+    struct node *n = node_of(r->fid);
+    if (n->dial && r->fid->opened && r->t->Tsetattr.valid & P9_SETATTR_SIZE)
+        dial_shut(n->dial);
     if (r->t->Tsetattr.valid & (P9_SETATTR_MODE | P9_SETATTR_UID | P9_SETATTR_GID))
         p9_fail(r, EPERM);
     else

@@ -99,6 +99,7 @@ struct sandbox {
     bool jobs_held;                 /* a capture is under way: nothing more is read from them */
     uint64_t charged;               /* memory counted in space.guest_memory */
     bool slot_taken;
+    unsigned ports;                 /* connections of tree/ports.c */
     struct {
         uint64_t used;       /* CLOCK_BOOTTIME in milliseconds of the last use, */
         uint64_t asked_msec; /* and of the agent's last answer, */

@@ -31,18 +31,18 @@ uint32_t handle_p9_flags(int flags)
     return out;
 }
 
-bool handle_is_stream_name(const char *name)
+bool handle_is_stream(const struct node *n)
 {
     static const char *const streams[] = {"stdout", "stderr", "wait", "events"};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
-        if (!strcmp(name, streams[i]))
+        if (!strcmp(n->name, streams[i]))
             return true;
-    return false;
+    return node_is_port(n);
 }
 
 bool handle_has_position(const struct node *n)
 {
-    return node_is_control(n) && n->format == S_IFREG && !strcmp(n->name, "events");
+    return node_is_control(n) && n->format == S_IFREG && (node_is_port(n) || !strcmp(n->name, "events"));
 }
 
 /* Keeps the read's data when it is all there is. */
@@ -191,6 +191,8 @@ int handle_fid(struct task *t, struct handle *h, bool nonblock, uint32_t *fid)
     struct fs *fs = t->fs;
     struct opened *slot = &h->fid[slot_of(h, nonblock)];
     nonblock = nonblock && !handle_has_position(h->node);
+    if (!is_current(fs, slot) && node_is_port(h->node))
+        return -ECONNRESET; /* opening it again would be another connection */
     if (!is_current(fs, slot)) {
         struct opening o;
         int flags = (h->flags & ~(O_CREAT | O_EXCL | O_TRUNC | O_NONBLOCK)) | (nonblock ? O_NONBLOCK : 0);

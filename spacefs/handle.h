@@ -66,10 +66,10 @@ static inline bool handle_writes(const struct handle *h)
 }
 
 /* Streams block, and have size 0 for ever. */
-bool handle_is_stream_name(const char *name);
+bool handle_is_stream(const struct node *n);
 
 /*
- * True for `events`: its reads go on where the last one on the same fid ended, whatever offset they name. So it has one fid, which blocks, and
+ * True for `events` and connections: reads go on where the last one on the same fid ended, whatever offset they name. So it has one fid, which blocks, and
  * non-blocking reads go through the read ahead of poll.c.
  */
 bool handle_has_position(const struct node *n);

@@ -25,7 +25,7 @@ static enum node_tree tree_of(const char *name)
         const char *name;
         enum node_tree tree;
     } trees[] = {{"sandboxes", TREE_SANDBOXES}, {"templates", TREE_TEMPLATES}, {"snapshots", TREE_SNAPSHOTS},
-                 {"root", TREE_ROOT},           {"proc", TREE_PROC}};
+                 {"root", TREE_ROOT},           {"proc", TREE_PROC},           {"ports", TREE_PORTS}};
     for (size_t i = 0; i < sizeof trees / sizeof *trees; i++)
         if (!strcmp(name, trees[i].name))
             return trees[i].tree;
@@ -141,13 +141,13 @@ static bool is_same(const struct node *n, const struct node *parent, const char 
 }
 
 /* Writes to these wait until something is done. */
-static bool may_block(const char *name)
+static bool may_block(const struct node *n)
 {
     static const char *const names[] = {"state", "head", "node", "stdin", "cmd"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i]))
+        if (!strcmp(n->name, names[i]))
             return true;
-    return false;
+    return node_is_port(n);
 }
 
 /* Somebody works, or may be about to, with an opening of this very node: see node_get. */
@@ -160,7 +160,7 @@ static bool is_taken(const struct fs *fs, const struct node *n, pid_t tid)
 
 static void lend(const struct fs *fs, struct node *n, pid_t tid)
 {
-    if (n->format != S_IFREG || !node_is_control(n) || !may_block(n->name))
+    if (n->format != S_IFREG || !node_is_control(n) || !may_block(n))
         return;
     n->lent_to = tid;
     n->lent_until = uv_now(fs->loop) + LENT_MSEC;

@@ -27,7 +27,7 @@ enum node_kind {
     NODE_SWALLOWED, /* a file that a copying program made in a new object and that exists here only (gesture.c) */
 };
 
-enum node_tree { TREE_OTHER, TREE_SANDBOXES, TREE_TEMPLATES, TREE_SNAPSHOTS, TREE_ROOT, TREE_PROC };
+enum node_tree { TREE_OTHER, TREE_SANDBOXES, TREE_TEMPLATES, TREE_SNAPSHOTS, TREE_ROOT, TREE_PROC, TREE_PORTS };
 
 struct node {
     struct hmap_node by_name;
@@ -69,6 +69,12 @@ static inline bool node_is_guest(const struct node *n)
 static inline bool node_is_image(const struct node *n)
 {
     return n->kind == NODE_CONTROL && n->tree == TREE_SNAPSHOTS && (!strcmp(n->name, "disk.raw") || !strcmp(n->name, "ram.raw"));
+}
+
+/* True for ports/NAME/PORT: each opening is a connection of its own. */
+static inline bool node_is_port(const struct node *n)
+{
+    return n->kind == NODE_CONTROL && n->tree == TREE_PORTS;
 }
 
 /* True for directories whose children are the guest's files, or were when a snapshot was taken. */

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,16 @@ static void set_caching(const struct node *n, int flags, struct fuse_file_info *
     }
 }
 
+/*
+ * A connection has no position, and a thread that reads must not hold one that another thread needs to write: FOPEN_STREAM, which libfuse has no
+ * name for. Closing it waits for nobody either, which a flush would (for the lock of a write that waits).
+ */
+static int reply_stream(fuse_req_t fuse, const struct handle *h)
+{
+    struct fuse_open_out out = {.fh = (uintptr_t)h, .open_flags = FOPEN_DIRECT_IO | FOPEN_STREAM | FOPEN_NOFLUSH};
+    return fuse_reply_buf(fuse, (const char *)&out, sizeof out);
+}
+
 void ops_reply_open(struct req *r, struct handle *h)
 {
     struct fs *fs = r->task.fs;
@@ -41,7 +52,7 @@ void ops_reply_open(struct req *r, struct handle *h)
     fuse_req_t fuse = r->fuse;
     set_caching(h->node, h->flags, &fi);
     r->fuse = NULL;
-    if (fuse_reply_open(fuse, &fi) == -ENOENT)
+    if ((node_is_port(h->node) ? reply_stream(fuse, h) : fuse_reply_open(fuse, &fi)) == -ENOENT)
         handle_unref(fs, h); /* interrupted: there will be no release */
 }
 
@@ -67,7 +78,7 @@ static unsigned wanted_with_open(const struct req *r)
     const struct node *n = r->node;
     if (node_is_guest(n))
         return 0;
-    if ((r->flags & O_ACCMODE) == O_RDONLY && n->size && n->size <= HANDLE_TEXT_MAX && !handle_is_stream_name(n->name))
+    if ((r->flags & O_ACCMODE) == O_RDONLY && n->size && n->size <= HANDLE_TEXT_MAX && !handle_is_stream(n))
         return OPENING_ATTR | OPENING_TEXT;
     return OPENING_ATTR;
 }

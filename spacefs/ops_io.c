@@ -43,6 +43,13 @@ static size_t part_size(struct task *t, size_t size)
 
 /* --- read --- */
 
+/* A connection's bytes are in no place that several messages could name: one is sent, and a short result is as good. */
+static void one_message(struct req *r)
+{
+    size_t unit = p9_client_iounit(conn_client(r->task.fs->conn));
+    r->size = r->size < unit ? r->size : unit;
+}
+
 static struct call *start_read(struct task *t, uint32_t fid, uint64_t offset, size_t count)
 {
     struct p9_msg m = {.type = P9_Tread};
@@ -121,6 +128,8 @@ static int read_once(struct req *r)
     int rc = handle_fid(&r->task, r->handle, (r->flags & O_NONBLOCK) != 0, &fid);
     if (rc < 0)
         return rc;
+    if (node_is_port(r->handle->node))
+        one_message(r);
     size_t part = part_size(&r->task, r->size);
     if (part >= r->size && !r->owned)
         return read_short(r, fid);
@@ -226,14 +235,39 @@ static bool may_split(const struct node *n)
     return node_is_guest(n) || !strcmp(n->name, "disk.raw");
 }
 
+/* Of a connection: takes what there is room for. hostd answers in order what it can answer at once, so a write that is not answered before the question
+ * behind it waits for room, and is taken back. */
+static int write_now(struct req *r, uint32_t fid, const char *data)
+{
+    struct p9_msg m = {.type = P9_Tgetattr};
+    m.Tgetattr = (struct p9_Tgetattr){.fid = fid, .mask = P9_GETATTR_BASIC};
+    struct call *writing = start_write(&r->task, fid, 0, data, r->size), *asking = call_start(&r->task, &m);
+    int rc = call_wait(asking);
+    if (rc == 0 && !writing->done)
+        p9_call_cancel(writing->p9);
+    int result = call_wait(writing);
+    size_t count = result < 0 ? 0 : writing->reply.Rwrite.count;
+    call_end(asking);
+    call_end(writing);
+    if (result == -EINTR && !r->task.interrupted) {
+        poll_no_room(r->handle);
+        return -EAGAIN;
+    }
+    return result < 0 ? result : (int)(count < r->size ? count : r->size);
+}
+
 /* A guest may take less at a time than a message holds: goes on as long as we have the data. */
 static int write_once(struct req *r)
 {
     uint32_t fid;
-    size_t done = 0, part = part_size(&r->task, r->size);
     int rc = handle_fid(&r->task, r->handle, (r->flags & O_NONBLOCK) != 0, &fid);
     if (rc < 0)
         return rc;
+    if (node_is_port(r->handle->node))
+        one_message(r);
+    if (node_is_port(r->handle->node) && r->flags & O_NONBLOCK)
+        return write_now(r, fid, r->owned ? r->owned : r->borrowed);
+    size_t done = 0, part = part_size(&r->task, r->size);
     if (!may_split(r->handle->node) && part < r->size)
         return -EMSGSIZE;
     do {

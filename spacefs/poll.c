@@ -6,7 +6,8 @@
 // ready until its text was read, and again after a change. Changes are learnt from a watcher, one per uid, that reads the events of
 // that uid as long as somebody polls: a line with an object's id marks the polled `state` handles of that object. What happened
 // between an opening and the start of watching shows in the file's mtime, which is the time of the last transition. The next
-// read from the start then shows the new text, though otherwise a text is fixed by its opening.
+// read from the start then shows the new text, though otherwise a text is fixed by its opening. A connection (ports/) is a stream; it can be written to
+// until a write that must not wait found no room, and again after a write of nothing, which waits for room, was answered.
 #include "spacefs/poll.h"
 
 #include "spacefs/conn.h"
@@ -29,8 +30,16 @@ struct joiner {
     struct task *task;
 };
 
+/* A wait for room to write. */
+struct room {
+    struct task task; /* first */
+    struct handle *handle;
+    bool none, waiting;
+};
+
 struct poll_state {
     struct task task; /* first: the read ahead */
+    struct room room; /* of a connection */
     struct handle *handle;
     struct fuse_pollhandle *ph; /* whoever waits in poll(2) */
     /* streams */
@@ -49,7 +58,7 @@ struct poll_state {
 
 static bool is_stream(const struct handle *h)
 {
-    return node_is_control(h->node) && handle_is_stream_name(h->node->name) && (h->flags & O_ACCMODE) != O_WRONLY;
+    return node_is_control(h->node) && handle_is_stream(h->node) && (h->flags & O_ACCMODE) != O_WRONLY;
 }
 
 static bool is_state(const struct handle *h)
@@ -78,7 +87,7 @@ static void notify(struct poll_state *p)
 static struct poll_state *state_of(struct handle *h)
 {
     if (!h->poll && (h->poll = calloc(1, sizeof *h->poll)))
-        h->poll->handle = h;
+        h->poll->handle = h->poll->room.handle = h;
     return h->poll;
 }
 
@@ -158,6 +167,47 @@ static unsigned poll_stream(struct fs *fs, struct poll_state *p)
     if (p->rc < 0)
         return READY | POLLERR;
     return p->len > p->used ? READY : READY | POLLHUP;
+}
+
+/* --- room to write --- */
+
+static int wait_for_room(struct task *t, struct handle *h)
+{
+    struct p9_msg m = {.type = P9_Twrite};
+    m.Twrite.data.p = "";
+    int rc = handle_fid(t, h, false, &m.Twrite.fid);
+    return rc < 0 ? rc : call_run(t, &m, NULL);
+}
+
+/* An error ends the wait as well: the next write tells. */
+static void room_found(struct task *t)
+{
+    struct room *room = (struct room *)t;
+    struct handle *h = room->handle;
+    struct fs *fs = t->fs;
+    wait_for_room(t, h);
+    room->none = room->waiting = false;
+    task_finish(t);
+    notify(h->poll);
+    handle_unref(fs, h);
+}
+
+static unsigned poll_room(struct fs *fs, struct room *room)
+{
+    if (room->none && !room->waiting) {
+        handle_ref(room->handle);
+        room->task = (struct task){.grace_msec = 0};
+        room->waiting = true;
+        task_start(fs, &room->task, room_found);
+    }
+    return room->none ? 0 : POLLOUT | POLLWRNORM;
+}
+
+void poll_no_room(struct handle *h)
+{
+    struct poll_state *p = state_of(h);
+    if (p)
+        p->room.none = true;
 }
 
 static int join(struct task *t, struct poll_state *p)
@@ -243,8 +293,9 @@ static void poll_(struct req *r)
     }
     if (ph)
         set_waiter(p, ph);
-    if (is_stream(r->handle)) {
-        reply_poll(r, poll_stream(r->task.fs, p));
+    if (is_stream(r->handle) || node_is_port(r->node)) {
+        unsigned events = is_stream(r->handle) ? poll_stream(r->task.fs, p) : 0;
+        reply_poll(r, events | (node_is_port(r->node) ? poll_room(r->task.fs, &p->room) : 0));
         return;
     }
     int rc = p->watch ? 0 : start_watching(r, p);
@@ -258,7 +309,7 @@ void ops_poll(fuse_req_t fuse, fuse_ino_t ino, struct fuse_file_info *fi, struct
 {
     struct handle *h = (struct handle *)(uintptr_t)fi->fh;
     struct req *r = NULL;
-    if (!is_stream(h) && !is_state(h)) {
+    if (!is_stream(h) && !is_state(h) && !node_is_port(h->node)) {
         fuse_reply_poll(fuse, ALWAYS);
     } else if ((r = request_create(fuse, ino))) {
         request_handle(r, fi);
@@ -348,7 +399,7 @@ int poll_before_read(struct task *t, struct handle *h, uint64_t off, size_t size
 void poll_written(struct handle *h)
 {
     struct poll_state *p = h->poll;
-    if (!p || !is_stream(h))
+    if (!p || !is_stream(h) || node_is_port(h->node))
         return;
     if (p->reading)
         task_interrupt(&p->task);
@@ -376,6 +427,8 @@ void poll_release(struct handle *h)
     set_waiter(p, NULL);
     if (p->reading)
         task_interrupt(&p->task);
+    if (p->room.waiting)
+        task_interrupt(&p->room.task);
     watch_stop(p->watch);
     p->watch = NULL;
 }

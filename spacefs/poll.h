@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// poll(2) on control files: streams are ready when data is, `state` when it changed; everything else always.
+// poll(2) on control files: streams are ready when data is, connections also when there is room, `state` when it changed; everything else always.
 #ifndef SPACEFS_POLL_H
 #define SPACEFS_POLL_H
 
@@ -20,6 +20,9 @@ bool poll_wants_refresh(const struct handle *h, off_t off);
 
 /* A write to a stream may move it (`since N` of events): what was read ahead is void. */
 void poll_written(struct handle *h);
+
+/* A write to a connection that must not wait found no room: it is not ready for writing until there is some. */
+void poll_no_room(struct handle *h);
 
 /*
  * Before a read at `off`: how many bytes that were read ahead for a poller answer it (then poll_data, poll_consume), 0 to read normally, or a

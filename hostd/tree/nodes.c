@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What names mean: lookup, listing, identity and rights of the control nodes.
 #include "base/str.h"
+#include "hostd/tree/ports.h"
 #include "hostd/tree/tree.h"
 
 #include <errno.h>
@@ -13,7 +14,8 @@ static const struct {
     const char *name;
     enum node_kind kind;
 } trees[] = {{"help", NODE_HELP},           {"templates", NODE_TEMPLATES}, {"sandboxes", NODE_SANDBOXES},
-             {"snapshots", NODE_SNAPSHOTS}, {"root", NODE_GUESTS},         {"proc", NODE_PROCS}};
+             {"snapshots", NODE_SNAPSHOTS}, {"root", NODE_GUESTS},         {"proc", NODE_PROCS},
+             {"ports", NODE_PORTS}};
 
 void node_copy(struct node *dst, const struct node *src)
 {
@@ -46,6 +48,7 @@ bool node_is_dir(const struct node *n)
     case NODE_SANDBOX_FILE:
     case NODE_SNAPSHOT_FILE:
     case NODE_JOB_FILE:
+    case NODE_PORT:
     case NODE_COPY: return false;
     default: return true;
     }
@@ -54,7 +57,7 @@ bool node_is_dir(const struct node *n)
 struct p9_qid node_qid(const struct space *s, const struct node *n)
 {
     uint64_t id1 = n->template ? (uint64_t)n->template->row.id : n->sandbox ? (uint64_t)n->sandbox->row.id : n->orphan;
-    uint64_t id2 = n->snapshot ? (uint64_t)n->snapshot->row.id : n->job ? (uint64_t)n->job->row.id : 0;
+    uint64_t id2 = n->snapshot ? (uint64_t)n->snapshot->row.id : n->job ? (uint64_t)n->job->row.id : n->port;
     if (n->snapshot)
         id1 = (uint64_t)n->snapshot->row.sandbox;
     bool dir = node_is_dir(n);
@@ -139,7 +142,7 @@ void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *m
         *mode = (uint32_t)n->sandbox->row.mode;
     if (!node_is_dir(n)) {
         const struct attr *a = attr_of(n);
-        *mode = n->kind == NODE_COPY ? 0200 : a ? a->mode : 0444;
+        *mode = n->kind == NODE_COPY ? 0200 : n->kind == NODE_PORT ? 0600 : a ? a->mode : 0444;
     }
 }
 
@@ -276,11 +279,23 @@ static int lookup_help(const char *name, struct node *out)
     return -ENOENT;
 }
 
+static int lookup_port(const struct node *dir, const char *name, struct node *out)
+{
+    uint16_t port = ports_parse(name);
+    if (!port)
+        return -ENOENT;
+    node_copy(out, dir);
+    out->kind = NODE_PORT;
+    out->port = port;
+    return 0;
+}
+
 static int parent_of(const struct node *n, struct node *out)
 {
     static const enum node_kind up[NODE_KIND_COUNT] = {
         [NODE_TEMPLATE] = NODE_TEMPLATES, [NODE_SANDBOX] = NODE_SANDBOXES, [NODE_SNAPSHOTS_OF] = NODE_SNAPSHOTS,
         [NODE_SNAPSHOT] = NODE_SNAPSHOTS_OF, [NODE_GUEST] = NODE_GUESTS, [NODE_PROC] = NODE_PROCS, [NODE_JOB] = NODE_PROC,
+        [NODE_PORTS_OF] = NODE_PORTS,
     };
     if (n->kind == NODE_FILES) {
         node_copy(out, n);
@@ -316,6 +331,8 @@ int node_lookup(struct space *s, const struct caller *c, const struct node *dir,
     case NODE_SNAPSHOTS: return lookup_in_sandbox_tree(s, c, NODE_SNAPSHOTS_OF, name, out);
     case NODE_GUESTS: return lookup_in_sandbox_tree(s, c, NODE_GUEST, name, out);
     case NODE_PROCS: return lookup_in_sandbox_tree(s, c, NODE_PROC, name, out);
+    case NODE_PORTS: return lookup_in_sandbox_tree(s, c, NODE_PORTS_OF, name, out);
+    case NODE_PORTS_OF: return lookup_port(dir, name, out);
     case NODE_SNAPSHOTS_OF: return lookup_snapshot(s, c, dir, name, out);
     case NODE_SNAPSHOT:
         if (strcmp(name, "files") != 0)
@@ -459,6 +476,7 @@ void node_list(struct space *s, const struct caller *c, const struct node *dir, 
     case NODE_SANDBOXES: list_sandboxes(s, c, NODE_SANDBOX, emit, user); break;
     case NODE_GUESTS: list_sandboxes(s, c, NODE_GUEST, emit, user); break;
     case NODE_PROCS: list_sandboxes(s, c, NODE_PROC, emit, user); break;
+    case NODE_PORTS: list_sandboxes(s, c, NODE_PORTS_OF, emit, user); break;
     case NODE_SNAPSHOTS:
         list_sandboxes(s, c, NODE_SNAPSHOTS_OF, emit, user);
         list_orphans(s, c, emit, user);

@@ -47,6 +47,9 @@ char *node_path(const struct tree_fid *f, char *out, size_t size)
     case NODE_SNAPSHOTS: str_copy(out, size, "snapshots"); break;
     case NODE_GUESTS: str_copy(out, size, "root"); break;
     case NODE_PROCS: str_copy(out, size, "proc"); break;
+    case NODE_PORTS: str_copy(out, size, "ports"); break;
+    case NODE_PORTS_OF: snprintf(out, size, "ports/%s", sandbox_name(n, orphan)); break;
+    case NODE_PORT: snprintf(out, size, "ports/%s/%u", sandbox_name(n, orphan), n->port); break;
     case NODE_HELP:
     case NODE_HELP_FILE: str_copy(out, size, "help"); break;
     case NODE_SNAPSHOTS_OF: snprintf(out, size, "snapshots/%s", sandbox_name(n, orphan)); break;

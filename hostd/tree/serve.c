@@ -8,6 +8,7 @@
 #include "hostd/lifecycle/net.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/changes.h"
+#include "hostd/tree/ports.h"
 #include "hostd/tree/tree.h"
 
 #include <errno.h>
@@ -50,6 +51,7 @@ static void open_free(struct open_file *o)
     free(o->text.p);
     free(o->written.p);
     changes_unref(o->changes);
+    ports_close(o->port);
     if (o->fd >= 0)
         close(o->fd);
     free(o);
@@ -328,6 +330,9 @@ static void on_lopen(struct p9_request *r)
     } else if (f->node.kind == NODE_COPY) {
         open_copy(r, f);
         return;
+    } else if (f->node.kind == NODE_PORT) {
+        ports_open(r, f);
+        return;
     } else if (a && a->flags & ATTR_RAW) {
         raw_open(r, f);
         return;
@@ -361,6 +366,8 @@ static void on_read(struct p9_request *r)
     const struct attr *a = attr_of(&f->node);
     if (!f->open || node_is_dir(&f->node) || (f->open->flags & P9_ACCMODE) == P9_WRONLY) {
         p9_fail(r, f->open && node_is_dir(&f->node) ? EISDIR : EBADF);
+    } else if (f->open->port) {
+        ports_read(r, f);
     } else if (a && a->flags & ATTR_STREAM) {
         stream_read(r, f);
     } else if (a && a->flags & ATTR_RAW && f->open->fd >= 0) {
@@ -414,6 +421,10 @@ static void on_write(struct p9_request *r)
     }
     if (node_gone(&f->node)) {
         p9_fail(r, ESTALE);
+        return;
+    }
+    if (f->open->port) {
+        ports_write(r, f);
         return;
     }
     if (a && a->flags & ATTR_RAW) {
@@ -486,6 +497,7 @@ static uint64_t object_id(const struct node *n)
     case NODE_TEMPLATE: return (uint64_t)n->template->row.id;
     case NODE_SANDBOX:
     case NODE_GUEST:
+    case NODE_PORTS_OF:
     case NODE_PROC: return (uint64_t)n->sandbox->row.id;
     case NODE_SNAPSHOTS_OF: return n->sandbox ? (uint64_t)n->sandbox->row.id : n->orphan;
     case NODE_SNAPSHOT: return (uint64_t)n->snapshot->row.id;
@@ -575,6 +587,10 @@ static void on_setattr(struct p9_request *r)
     }
     if (a && a->flags & ATTR_RAW && t->valid & P9_SETATTR_SIZE) {
         raw_truncate(r, f, t->size);
+        return;
+    }
+    if (f->open && f->open->port && t->valid & P9_SETATTR_SIZE) {
+        ports_shut(r, f);
         return;
     }
     int rc = 0;

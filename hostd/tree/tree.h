@@ -40,12 +40,16 @@ enum node_kind {
     NODE_JOB_FILE = 20,
     NODE_COPY = 21,
     NODE_FILES = 22, /* snapshots/NAME/SNAP/files and everything below */
+    NODE_PORTS = 23,
+    NODE_PORTS_OF = 24,
+    NODE_PORT = 25,
     NODE_KIND_COUNT
 };
 
 struct node {
     enum node_kind kind;
     uint8_t index;          /* of the attribute in its table; of the help file */
+    uint16_t port;          /* NODE_PORT */
     uint64_t orphan;        /* NODE_SNAPSHOTS_OF of a sandbox that is gone: its id */
     struct sandbox *sandbox;
     struct snapshot *snapshot;
@@ -77,6 +81,7 @@ struct open_file {
     uint64_t cursor;       /* events: last sequence number read */
     int64_t shift;         /* stdout, stderr: stream offset minus file offset, after dropped bytes were skipped */
     uint32_t flags;        /* of the lopen */
+    struct port *port;     /* a connection to the guest (ports.c) */
     struct changes *changes; /* changes: what was asked for last, read at `cursor` */
 };
 
@@ -94,6 +99,7 @@ struct guest_fid {
 
 struct session;
 struct changes;
+struct port;
 
 struct tree_fid {
     struct node node;
