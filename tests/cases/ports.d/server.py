@@ -112,6 +112,7 @@ web = socketserver.ThreadingTCPServer(("127.0.0.1", 8000), functools.partial(Web
 web.daemon_threads = True
 for port, talk in ((9001, echo), (9002, digest), (9003, greeting), (9004, deaf), (9005, reset), (9006, flood), (9008, websocket)):
     serve(port, talk)
+silent = socket.create_server(("127.0.0.1", 9009), backlog=512)  # its connections are the kernel's
 serve(9007, greeting, socket.AF_INET6, "::1")
 print("ready", flush=True)
 web.serve_forever()
