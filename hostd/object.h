@@ -89,6 +89,7 @@ struct sandbox {
     enum copy_state copy;
     struct op *ops;                 /* queue; the first one runs */
     struct co *runner;              /* of the first */
+    bool aborted;                   /* the first, before it had begun */
     struct sandbox *capturing_from; /* our operation waits for that one's queue */
     struct wait_list ready;         /* touches that wait for an operation to end */
     struct wait_list hurry;         /* a load that waits whether a copy follows: ended by the first use */

@@ -362,7 +362,11 @@ class Job:
     def start(self, cmd):
         if isinstance(cmd, list):
             cmd = b"\0" + b"".join(os.fsencode(a) + b"\0" for a in cmd)
-        write(cmd, "proc", self.box.name, self.name, "cmd")
+        try:
+            write(cmd, "proc", self.box.name, self.name, "cmd")
+        except OSError as e:
+            e.add_note(f"the sandbox is {self.box.get('state')}: {read('sandboxes', self.box.name, 'error')!r}")
+            raise
 
     def get(self, file):
         return line("proc", self.box.name, self.name, file)

@@ -116,8 +116,7 @@ int sandbox_copy_hold(struct sandbox *sb, struct err *e)
     if (rc < 0)
         return rc;
     sb->copy = COPY_HELD;
-    if (sb->runner)
-        co_abort(sb->runner); /* the boot of the default template; it had hardly begun */
+    op_abort(sb); /* the load of the default template; it had hardly begun */
     return 0;
 }
 

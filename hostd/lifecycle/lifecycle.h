@@ -104,6 +104,8 @@ struct op {
 
 /* Queues an operation. `first`: before everything that waits (the one that runs is told to stop). Takes `op` (malloc'ed). */
 void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w);
+/* The first one ends as soon as it can, with ECANCELED; also when it has not begun. */
+void op_abort(struct sandbox *sb);
 struct op *op_new(enum op_kind kind);
 
 /* Steps, from an operation's coroutine. */

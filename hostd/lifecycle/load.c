@@ -361,6 +361,8 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
     int64_t disk = (int64_t)m->disk;
     uint64_t began = uv_hrtime();
     int rc = vm_introduce(m->guest, sb->row.name, e);
+    if (rc == 0 && co_aborted(sb->runner))
+        rc = -ECANCELED; /* it may have another size now */
     if (rc == 0 && m->lost)
         rc = err_set(e, EIO, "the guest of '%s' ended right after it was loaded", sb->row.name);
     if (rc < 0) {

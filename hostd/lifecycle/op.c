@@ -400,7 +400,8 @@ static void runner(void *arg)
     uint32_t urgent = is_urgent(op->kind);
     sb->space->operations++;
     sb->space->urgent += urgent;
-    int rc = run_op(sb, op, &e);
+    int rc = sb->aborted ? -ECANCELED : run_op(sb, op, &e);
+    sb->aborted = false;
     sb->space->operations--;
     sb->space->urgent -= urgent;
     if (urgent && sb->space->urgent == 0)
@@ -451,10 +452,18 @@ static void end_machine(const struct sandbox *sb)
         noded_send(sb->space->noded, &req, machine_ended, NULL);
 }
 
+void op_abort(struct sandbox *sb)
+{
+    if (sb->runner == NOT_YET)
+        sb->aborted = true;
+    else if (sb->runner)
+        co_abort(sb->runner);
+}
+
 void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
 {
     struct op **p = &sb->ops;
-    bool running = sb->runner && sb->runner != NOT_YET;
+    bool running = sb->runner;
     wait_done_all(&sb->hurry, 0, NULL);
     if (w)
         wait_add(&op->waiters, w);
@@ -463,8 +472,7 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
     if (first) {
         op->next = *p;
         *p = op;
-        if (running)
-            co_abort(sb->runner);
+        op_abort(sb);
         if (running && (op->kind == OP_KILL || op->kind == OP_DESTROY || op->kind == OP_RESTART))
             end_machine(sb);
     } else {
@@ -522,8 +530,14 @@ static bool is_current_load(const struct sandbox *sb)
     return sb->ops && sb->ops->kind == OP_LOAD;
 }
 
-/* A machine that was started already is started anew, and a load that is under way begins anew; one that was not takes its size from the row when its time
- * comes. */
+/* One that has not begun takes its size from the row when its time comes. */
+static bool load_follows(const struct sandbox *sb)
+{
+    const struct op *op = sb->ops && sb->runner != NOT_YET ? sb->ops->next : sb->ops;
+    return op && op->kind == OP_LOAD;
+}
+
+/* A machine that was started already is started anew, and a load that is under way begins anew. */
 int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct err *e)
 {
     if (sb->row.touched && sandbox_state(sb) != SANDBOX_STOPPED)
@@ -538,7 +552,7 @@ int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct e
         sb->row.vcpus = vcpus;
     rc = sandbox_save(sb, e);
     bool loading = is_current_load(sb) && sb->copy != COPY_HELD; /* perhaps into a machine of the size before */
-    if (rc == 0 && (sb->slot_taken || loading)) {
+    if (rc == 0 && (sb->slot_taken || loading) && !load_follows(sb)) {
         struct op *op = op_new(OP_RESTART);
         if (loading)
             op->ref = sb->ops->ref;
