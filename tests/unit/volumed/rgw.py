@@ -2,11 +2,13 @@
 """A real S3 server for tests: Ceph's object gateway with one monitor and one OSD in memory, on 127.0.0.1. And a client of a dozen lines that signs
 by itself, to see the bucket from outside."""
 
+import contextlib
 import datetime
 import hashlib
 import hmac
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -54,9 +56,14 @@ rgw dns name = s3.localhost
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the range that the kernel takes the ports of outgoing connections from: those of other tests would take it before its server does."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
+        first = int(f.read().split()[0])
+    while True:
+        port = random.randrange(first // 2, first)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 class Rgw:
