@@ -2,6 +2,7 @@
 // space-hostd: the unprivileged control plane of a node. Reads the configuration, opens the stores, serves the tree.
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/credential/credential.h"
 #include "hostd/events.h"
 #include "hostd/isolate.h"
 #include "hostd/jobs/job.h"
@@ -159,6 +160,8 @@ static int run(const char *config_path, struct err *e)
         rc = noded_open(s, &hooks, &s->noded, e);
     if (rc == 0)
         rc = net_open(s, e);
+    if (rc == 0)
+        rc = credentials_open(s, e);
     if (rc == 0)
         rc = volume_open(s, e);
     if (rc == 0)

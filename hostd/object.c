@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of objects, and their rows: see object.h.
+#include "hostd/credential/credential.h"
 #include "hostd/object.h"
 
 #include "hostd/lifecycle/net.h"
@@ -73,6 +74,7 @@ int sandbox_save(struct sandbox *sb, struct err *e)
         log_error("sandbox %012" PRIx64 ": %s", (uint64_t)sb->row.id, local.msg);
     if (e)
         *e = local;
+    credential_sandbox(sb);
     return rc;
 }
 
@@ -130,9 +132,11 @@ static struct sandbox *sandbox_attach(struct space *s, const struct sandbox_row 
 int sandbox_insert(struct space *s, const struct sandbox_row *row, struct sandbox **out, struct err *e)
 {
     int rc = db_save(s->db, DB_SANDBOXES, row, e);
-    if (rc == 0)
-        *out = sandbox_attach(s, row);
-    return rc;
+    if (rc < 0)
+        return rc;
+    *out = sandbox_attach(s, row);
+    credential_sandbox(*out);
+    return 0;
 }
 
 void sandbox_unname(struct sandbox *sb)
@@ -141,6 +145,9 @@ void sandbox_unname(struct sandbox *sb)
         return;
     hmap_remove(&sb->space->sandbox_names, &sb->by_name);
     sb->named = false;
+    credential_sandbox(sb);
+    if (sb->row.state == SANDBOX_DESTROYING)
+        credential_sandbox_gone(sb);
 }
 
 void sandbox_forget(struct sandbox *sb)

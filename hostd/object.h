@@ -118,6 +118,10 @@ struct sandbox {
     } keep;                      /* snapshot/schedule.c */
     struct accounting account;
     struct net_memory *net;  /* what space-netd told of it: lifecycle/net.c */
+    uint64_t credentials_told; /* what space-credd knows of it: hostd/credential; */
+    struct {
+        uint64_t told, at;   /* and of its denied connections */
+    } denied;
     uint32_t vm_event;       /* how its machine ended, enum noded_vm_event; 0 while it runs */
     int64_t revived[3];      /* when it was brought back after a crash, the last times */
     struct sandbox_stats stats;

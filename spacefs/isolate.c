@@ -29,11 +29,11 @@ static const int calls[] = {
 #endif
 };
 
-int isolate_confine(struct err *e)
+int isolate_confine(const struct config *c, struct err *e)
 {
-    static const struct isolate_path readable[] = {{"/proc", ISOLATE_READS}};
+    const struct isolate_path readable[] = {{"/proc", ISOLATE_READS}, {c->credentials, LANDLOCK_ACCESS_FS_READ_FILE}}; /* its public key; the rest is space-credd's alone */
     int rc = isolate_privileges(e);
     if (rc == 0)
-        rc = isolate_files(readable, 1, "spacefs", e);
+        rc = isolate_files(readable, sizeof readable / sizeof readable[0], "spacefs", e);
     return rc < 0 ? rc : isolate_allow_calls(calls, sizeof calls / sizeof calls[0], e);
 }

@@ -6,6 +6,7 @@
 #include "spacefs/gesture.h"
 #include "spacefs/isolate.h"
 #include "spacefs/node.h"
+#include "spacefs/seal.h"
 #include "spacefs/session.h"
 #include "spacefs/task.h"
 
@@ -124,7 +125,9 @@ static int serve(struct fs *fs, struct err *e)
     uv_signal_init(fs->loop, &interrupt);
     uv_signal_start(&terminate, on_signal, SIGTERM);
     uv_signal_start(&interrupt, on_signal, SIGINT);
-    rc = isolate_confine(e);
+    rc = seal_init(e);
+    if (rc == 0)
+        rc = isolate_confine(&fs->config, e);
     if (rc < 0)
         return rc;
     uv_run(fs->loop, UV_RUN_DEFAULT);

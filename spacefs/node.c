@@ -143,7 +143,7 @@ static bool is_same(const struct node *n, const struct node *parent, const char 
 /* Writes to these wait until something is done. */
 static bool may_block(const struct node *n)
 {
-    static const char *const names[] = {"state", "head", "node", "stdin", "cmd"};
+    static const char *const names[] = {"state", "head", "node", "stdin", "cmd", "value"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(n->name, names[i]))
             return true;

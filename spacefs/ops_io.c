@@ -9,6 +9,7 @@
 #include "spacefs/gesture.h"
 #include "spacefs/lock.h"
 #include "spacefs/poll.h"
+#include "spacefs/seal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -299,7 +300,7 @@ static void write_(struct req *r)
         return;
     }
     r->fuse = NULL;
-    fuse_reply_write(fuse, (size_t)rc);
+    fuse_reply_write(fuse, r->plain_size ? r->plain_size : (size_t)rc);
 }
 
 void ops_write(fuse_req_t fuse, fuse_ino_t ino, const char *data, size_t size, off_t off, struct fuse_file_info *fi)
@@ -318,7 +319,14 @@ void ops_write(fuse_req_t fuse, fuse_ino_t ino, const char *data, size_t size, o
     r->size = size;
     r->off = off;
     r->borrowed = data;
-    if (size > COPY_MIN || !handle_is_ready(fs, h, (fi->flags & O_NONBLOCK) != 0)) { /* may wait before all of it is sent */
+    if (seal_wants(h->node)) {
+        int rc = seal_value(fs, (char *)(uintptr_t)data, size, off, &r->owned, &r->size); /* wiped in libfuse's own buffer */
+        r->plain_size = size;
+        if (rc < 0) {
+            request_abandon(r, rc);
+            return;
+        }
+    } else if (size > COPY_MIN || !handle_is_ready(fs, h, (fi->flags & O_NONBLOCK) != 0)) { /* may wait before all of it is sent */
         r->owned = malloc(size ? size : 1);
         if (!r->owned) {
             request_abandon(r, -ENOMEM);

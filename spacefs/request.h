@@ -28,6 +28,7 @@ struct req {
     char *owned; /* a copy of data, a target or a value; freed with the request */
     const char *borrowed; /* data to write: valid until the first wait */
     size_t size;
+    size_t plain_size; /* what was written, when it is sealed now (seal.h); else 0 */
     off_t off;
     uint64_t lock_owner;
     int flags;

@@ -34,8 +34,8 @@ layout_host() {
 	STORE=$(configured store "$(dirname "$STATE")/store")
 	VOLUMES=$(configured store_cache "$(dirname "$STATE")/volumes")
 	KEYS=$(configured keys /etc/space/keys)
-	CREDENTIALS=$(configured credentials "$DATA/credentials")
-	CREDENTIAL_KEYS=$(configured credential_keys /etc/space/credentials)
+	CREDENTIALS=$(configured credentials "$(dirname "$STATE")/credentials")
+	CREDENTIAL_KEYS=$(configured credential_keys /etc/space/credential-keys)
 	VM_PREFIX=$(configured vm_prefix space)
 	DEFAULT_TEMPLATE=$(configured template debian)
 	POOL_IMAGE=$DATA/pool.img

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/credential/credential.h"
 #include "hostd/events.h"
 #include "hostd/netd/policy.h"
 #include "hostd/noded_client.h"
@@ -112,6 +113,7 @@ static void take_event(struct net *n, const struct netd_message *m, const char *
     if (!sb)
         return;
     take_counts(memory_of(sb), m->key, &m->counts);
+    credential_denied(sb, net_sums(sb).denied, m->op == NETD_EVENT_DECISION && m->denied ? text : "");
     if (m->op == NETD_EVENT_DECISION)
         take_line(sb, text, m->denied);
 }

@@ -892,7 +892,7 @@ static const struct {
     const char *prefix;
     enum node_kind kind;
 } helped[] = {{"", NODE_ROOT}, {"templates.NAME.", NODE_TEMPLATE}, {"sandboxes.NAME.", NODE_SANDBOX}, {"snapshots.NAME.SNAP.", NODE_SNAPSHOT},
-              {"proc.NAME.JOB.", NODE_JOB}};
+              {"proc.NAME.JOB.", NODE_JOB}, {"credentials.", NODE_CREDENTIALS}, {"credentials.SCOPE.", NODE_SCOPE}, {"credentials.SCOPE.NAME.", NODE_CREDENTIAL}};
 
 const char *help_text(unsigned index, const char **name, char *buf, size_t size)
 {

@@ -167,8 +167,10 @@ void dir_mkdir(struct p9_request *r)
         mkdir_snapshot(r, f, name);
     else if (f->node.kind == NODE_PROC)
         mkdir_job(r, f, name);
+    else if (f->node.kind == NODE_SCOPE)
+        credentials_mkdir(r, f, name);
     else
-        fail_errno(r, f, EPERM, "directories are made in sandboxes/, templates/, snapshots/NAME/ and proc/NAME/");
+        fail_errno(r, f, EPERM, "directories are made in sandboxes/, templates/, snapshots/NAME/, proc/NAME/ and credentials/SCOPE/");
 }
 
 static void remove_node(struct p9_request *r, struct tree_fid *f, struct node *n)
@@ -215,6 +217,8 @@ void dir_unlinkat(struct p9_request *r)
         p9_fail(r, r->t->Tunlinkat.flags & P9_UNLINKAT_REMOVEDIR ? ENOTDIR : EPERM); /* as in cgroupfs; `rm -r` is not how things end */
     else if (!(r->t->Tunlinkat.flags & P9_UNLINKAT_REMOVEDIR))
         p9_fail(r, EISDIR);
+    else if (n.kind == NODE_CREDENTIAL)
+        credentials_rmdir(r, f, n.credential);
     else if (!thing)
         fail_errno(r, f, EPERM, "this directory comes and goes with its sandbox: rmdir sandboxes/NAME");
     else

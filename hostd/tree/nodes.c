@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What names mean: lookup, listing, identity and rights of the control nodes.
 #include "base/str.h"
+#include "hostd/credential/credential.h"
 #include "hostd/tree/ports.h"
 #include "hostd/tree/tree.h"
 
@@ -9,13 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static const struct {
     const char *name;
     enum node_kind kind;
 } trees[] = {{"help", NODE_HELP},           {"templates", NODE_TEMPLATES}, {"sandboxes", NODE_SANDBOXES},
              {"snapshots", NODE_SNAPSHOTS}, {"root", NODE_GUESTS},         {"proc", NODE_PROCS},
-             {"ports", NODE_PORTS}};
+             {"ports", NODE_PORTS}, {"credentials", NODE_CREDENTIALS}};
 
 void node_copy(struct node *dst, const struct node *src)
 {
@@ -28,6 +30,10 @@ void node_copy(struct node *dst, const struct node *src)
         template_ref(dst->template);
     if (dst->job)
         job_ref(dst->job);
+    if (dst->scope)
+        scope_ref(dst->scope);
+    if (dst->credential)
+        credential_ref(dst->credential);
 }
 
 void node_clear(struct node *n)
@@ -36,6 +42,8 @@ void node_clear(struct node *n)
     snapshot_unref(n->snapshot);
     template_unref(n->template);
     job_unref(n->job);
+    scope_unref(n->scope);
+    credential_unref(n->credential);
     *n = (struct node){0};
 }
 
@@ -49,6 +57,9 @@ bool node_is_dir(const struct node *n)
     case NODE_SNAPSHOT_FILE:
     case NODE_JOB_FILE:
     case NODE_PORT:
+    case NODE_CREDENTIALS_FILE:
+    case NODE_SCOPE_FILE:
+    case NODE_CREDENTIAL_FILE:
     case NODE_COPY: return false;
     default: return true;
     }
@@ -60,6 +71,10 @@ struct p9_qid node_qid(const struct space *s, const struct node *n)
     uint64_t id2 = n->snapshot ? (uint64_t)n->snapshot->row.id : n->job ? (uint64_t)n->job->row.id : n->port;
     if (n->snapshot)
         id1 = (uint64_t)n->snapshot->row.sandbox;
+    if (n->scope) {
+        id1 = XXH3_64bits_withSeed(n->scope->s.label, strlen(n->scope->s.label), (uint64_t)n->scope->s.kind << 32 | n->scope->s.tenant) ^ n->scope->s.sandbox;
+        id2 = n->credential ? n->credential->rec.id : 0;
+    }
     bool dir = node_is_dir(n);
     /* files hash like their directory, so that their paths ascend in table order */
     uint32_t tree = (uint32_t)(dir || n->kind == NODE_COPY ? n->kind : n->kind - 1u);
@@ -75,6 +90,9 @@ const struct attr *attr_table(enum node_kind dir)
     case NODE_SANDBOX: return sandbox_attrs;
     case NODE_SNAPSHOT: return snapshot_attrs;
     case NODE_JOB: return job_attrs;
+    case NODE_CREDENTIALS: return credentials_attrs;
+    case NODE_SCOPE: return scope_attrs;
+    case NODE_CREDENTIAL: return credential_attrs;
     default: return NULL;
     }
 }
@@ -88,6 +106,8 @@ const struct attr *attr_of(const struct node *n)
 bool attr_present(const struct node *dir, const struct attr *a)
 {
     const struct template *t = dir->template;
+    if (dir->kind == NODE_SCOPE)
+        return dir->sandbox != NULL;
     if (dir->snapshot && !strcmp(a->name, "ram.raw"))
         return dir->snapshot->row.memory != 0;
     return !(t && a->flags & ATTR_RAW && (t->row.state == ARTIFACT_READY || t->busy || t->copying));
@@ -96,7 +116,7 @@ bool attr_present(const struct node *dir, const struct attr *a)
 bool node_gone(const struct node *n)
 {
     return (n->sandbox && (n->sandbox->gone || !n->sandbox->named)) || (n->snapshot && n->snapshot->gone) ||
-           (n->template && n->template->row.deleted) || (n->job && n->job->gone);
+           (n->template && n->template->row.deleted) || (n->job && n->job->gone) || (n->credential && n->credential->gone);
 }
 
 /* ---- rights ---- */
@@ -113,6 +133,8 @@ static bool may_see_snapshot(const struct snapshot *sn, const struct caller *c)
 
 bool node_visible(const struct node *n, const struct caller *c)
 {
+    if (n->scope)
+        return scope_may_read(&n->scope->s, c);
     if (n->snapshot)
         return caller_may_read(c, n->snapshot->row.owner, n->snapshot->row.gid, n->snapshot->row.mode);
     if (n->template)
@@ -124,7 +146,10 @@ void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *m
 {
     *uid = *gid = 0;
     *mode = node_is_dir(n) ? 0755 : 0444;
-    if (n->snapshot) {
+    if (n->scope) {
+        *uid = n->credential ? n->credential->rec.maker : n->scope->s.tenant;
+        *mode = node_is_dir(n) ? 0700 : 0444;
+    } else if (n->snapshot) {
         *uid = (uint32_t)n->snapshot->row.owner;
         *gid = (uint32_t)n->snapshot->row.gid;
     } else if (n->sandbox) {
@@ -138,7 +163,7 @@ void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *m
         *mode = (uint32_t)n->snapshot->row.mode;
     else if (n->kind == NODE_TEMPLATE)
         *mode = 0755;
-    else if (n->sandbox && node_is_dir(n))
+    else if (n->sandbox && node_is_dir(n) && !n->scope)
         *mode = (uint32_t)n->sandbox->row.mode;
     if (!node_is_dir(n)) {
         const struct attr *a = attr_of(n);
@@ -149,7 +174,7 @@ void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *m
 /* ---- lookup ---- */
 
 /* NAME, OWNER:NAME or #ID among the sandboxes that the caller sees. */
-static struct sandbox *find_sandbox(struct space *s, const struct caller *c, const char *name)
+struct sandbox *node_find_sandbox(struct space *s, const struct caller *c, const char *name)
 {
     struct sandbox *sb = NULL;
     const char *colon = strchr(name, ':');
@@ -222,7 +247,7 @@ static int lookup_root(const char *name, struct node *out)
 
 static int lookup_in_sandbox_tree(struct space *s, const struct caller *c, enum node_kind kind, const char *name, struct node *out)
 {
-    struct sandbox *sb = find_sandbox(s, c, name);
+    struct sandbox *sb = node_find_sandbox(s, c, name);
     if (sb) {
         *out = (struct node){.kind = kind, .sandbox = sandbox_ref(sb)};
         return 0;
@@ -296,10 +321,15 @@ static int parent_of(const struct node *n, struct node *out)
         [NODE_TEMPLATE] = NODE_TEMPLATES, [NODE_SANDBOX] = NODE_SANDBOXES, [NODE_SNAPSHOTS_OF] = NODE_SNAPSHOTS,
         [NODE_SNAPSHOT] = NODE_SNAPSHOTS_OF, [NODE_GUEST] = NODE_GUESTS, [NODE_PROC] = NODE_PROCS, [NODE_JOB] = NODE_PROC,
         [NODE_PORTS_OF] = NODE_PORTS,
+        [NODE_SCOPE] = NODE_CREDENTIALS, [NODE_CREDENTIAL] = NODE_SCOPE,
     };
     if (n->kind == NODE_FILES) {
         node_copy(out, n);
         out->kind = NODE_SNAPSHOT;
+        return 0;
+    }
+    if (n->kind == NODE_CREDENTIAL) {
+        *out = (struct node){.kind = NODE_SCOPE, .scope = scope_ref(n->scope), .sandbox = n->sandbox ? sandbox_ref(n->sandbox) : NULL};
         return 0;
     }
     *out = (struct node){.kind = up[n->kind] ? up[n->kind] : NODE_ROOT};
@@ -333,6 +363,14 @@ int node_lookup(struct space *s, const struct caller *c, const struct node *dir,
     case NODE_PROCS: return lookup_in_sandbox_tree(s, c, NODE_PROC, name, out);
     case NODE_PORTS: return lookup_in_sandbox_tree(s, c, NODE_PORTS_OF, name, out);
     case NODE_PORTS_OF: return lookup_port(dir, name, out);
+    case NODE_CREDENTIALS: {
+        int rc = lookup_attr(dir, name, out);
+        return rc == 0 ? 0 : credentials_lookup_scope(s, c, name, out);
+    }
+    case NODE_SCOPE: {
+        int rc = lookup_attr(dir, name, out);
+        return rc == 0 ? 0 : credentials_lookup(s, dir, name, out);
+    }
     case NODE_SNAPSHOTS_OF: return lookup_snapshot(s, c, dir, name, out);
     case NODE_SNAPSHOT:
         if (strcmp(name, "files") != 0)
@@ -480,6 +518,14 @@ void node_list(struct space *s, const struct caller *c, const struct node *dir, 
     case NODE_SNAPSHOTS:
         list_sandboxes(s, c, NODE_SNAPSHOTS_OF, emit, user);
         list_orphans(s, c, emit, user);
+        break;
+    case NODE_CREDENTIALS:
+        list_attrs(dir, emit, user);
+        credentials_list_scopes(s, c, emit, user);
+        break;
+    case NODE_SCOPE:
+        list_attrs(dir, emit, user);
+        credentials_list(s, dir, emit, user);
         break;
     case NODE_SNAPSHOTS_OF: list_snapshots(s, c, dir, emit, user); break;
     case NODE_PROC:

@@ -55,8 +55,11 @@ char *node_path(const struct tree_fid *f, char *out, size_t size)
     case NODE_SNAPSHOTS_OF: snprintf(out, size, "snapshots/%s", sandbox_name(n, orphan)); break;
     case NODE_GUEST: snprintf(out, size, "root/%s%s", sandbox_name(n, orphan), f->guest.root ? "" : "/..."); break;
     case NODE_PROC: snprintf(out, size, "proc/%s", sandbox_name(n, orphan)); break;
+    case NODE_CREDENTIALS: str_copy(out, size, "credentials"); break;
     default:
-        if (n->template)
+        if (n->scope)
+            credentials_path(n, file, out, size);
+        else if (n->template)
             snprintf(out, size, "templates/%s%s%s", n->template->row.name, slash, file);
         else if (n->job)
             snprintf(out, size, "proc/%s/%s%s%s", sandbox_name(n, orphan), n->job->row.name, slash, file);

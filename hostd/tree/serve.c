@@ -84,7 +84,9 @@ static void on_close(struct tree_fid *f)
         job_stdin_eof(f->node.job);
     if (!(a->flags & ATTR_ACCUMULATE) || f->open->wrote || !(f->open->flags & P9_TRUNC))
         return;
-    if (f->node.job)
+    if (f->node.credential)
+        credentials_emptied(f);
+    else if (f->node.job)
         job_set(f->node.job, a->name, "", &e);
     else if (!strcmp(a->name, "labels") && (f->caller->uid == 0 || !strstr(f->node.sandbox->row.labels, "admin."))) {
         f->node.sandbox->row.labels[0] = 0;
@@ -231,7 +233,7 @@ static bool may_open(const struct tree_fid *f, uint32_t flags)
     return (access == P9_WRONLY || mode & 0400) && (access == P9_RDONLY || mode & 0200);
 }
 
-static void reply_open(struct p9_request *r)
+void tree_reply_open(struct p9_request *r)
 {
     struct p9_msg m = {0};
     m.Rlopen.qid = node_qid(space_of(r), &fid_of(r->fid)->node);
@@ -261,7 +263,7 @@ static void open_copy(struct p9_request *r, struct tree_fid *f)
         f->open = NULL;
         fail(r, f, rc, &e);
     } else {
-        reply_open(r);
+        tree_reply_open(r);
     }
 }
 
@@ -274,7 +276,7 @@ static void stats_open(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
     attr_of(&f->node)->read(f, &f->open->text);
-    reply_open(r);
+    tree_reply_open(r);
 }
 
 static void stats_came(void *user, const struct noded_reply *rep, int fd, bool repeated)
@@ -336,6 +338,9 @@ static void on_lopen(struct p9_request *r)
     } else if (a && a->flags & ATTR_RAW) {
         raw_open(r, f);
         return;
+    } else if (f->node.kind == NODE_CREDENTIAL_FILE && !strcmp(a->name, "log")) {
+        credentials_open_log(r, f);
+        return;
     } else if (a && f->node.kind == NODE_SANDBOX_FILE && !strcmp(a->name, "stats") && f->node.sandbox->guest) {
         open_stats(r, f);
         return;
@@ -350,7 +355,7 @@ static void on_lopen(struct p9_request *r)
         f->node.job->stdin_opens++;
     if (a && a->flags & ATTR_ACCUMULATE && f->open->flags & P9_APPEND && f->open->text.len)
         text_add(&f->open->written, "%s", f->open->text.p);
-    reply_open(r);
+    tree_reply_open(r);
 }
 
 /* ---- read and write ---- */

@@ -43,8 +43,17 @@ enum node_kind {
     NODE_PORTS = 23,
     NODE_PORTS_OF = 24,
     NODE_PORT = 25,
+    NODE_CREDENTIALS = 30,
+    NODE_CREDENTIALS_FILE = 31,
+    NODE_SCOPE = 32,
+    NODE_SCOPE_FILE = 33,
+    NODE_CREDENTIAL = 34,
+    NODE_CREDENTIAL_FILE = 35,
     NODE_KIND_COUNT
 };
+
+struct credential;
+struct scope;
 
 struct node {
     enum node_kind kind;
@@ -55,6 +64,8 @@ struct node {
     struct snapshot *snapshot;
     struct template *template;
     struct job *job;
+    struct scope *scope;    /* of a credential, with `sandbox` when it is one's own */
+    struct credential *credential;
 };
 
 /* Is it somebody else who answers for this node and what is below, a guest or a browser? */
@@ -152,7 +163,7 @@ struct attr {
 const struct attr *attr_table(enum node_kind dir);
 /* The attribute a file node stands for. */
 const struct attr *attr_of(const struct node *n);
-extern const struct attr root_attrs[], template_attrs[], sandbox_attrs[], snapshot_attrs[], job_attrs[];
+extern const struct attr root_attrs[], template_attrs[], sandbox_attrs[], snapshot_attrs[], job_attrs[], credentials_attrs[], scope_attrs[], credential_attrs[];
 /* Is the attribute there now? (disk.raw of a sealed template is not.) */
 bool attr_present(const struct node *dir, const struct attr *a);
 
@@ -189,6 +200,8 @@ int node_lookup(struct space *s, const struct caller *c, const struct node *dir,
 /* Calls `emit` for each entry of a control directory, in listing order. */
 typedef void node_emit(void *user, const char *name, const struct node *n);
 void node_list(struct space *s, const struct caller *c, const struct node *dir, node_emit *emit, void *user);
+/* NAME, OWNER:NAME or #ID among the sandboxes that the caller sees; borrowed. */
+struct sandbox *node_find_sandbox(struct space *s, const struct caller *c, const char *name);
 /* Owner, group and permission bits. */
 void node_rights(const struct node *n, uint32_t *uid, uint32_t *gid, uint32_t *mode);
 bool node_gone(const struct node *n);
@@ -207,6 +220,18 @@ void raw_truncate(struct p9_request *r, struct tree_fid *f, uint64_t size);
 /* dir.c */
 p9_handler dir_readdir, dir_mkdir, dir_unlinkat, dir_renameat, dir_rename;
 void open_dir(struct p9_request *r, struct tree_fid *f);
+void tree_reply_open(struct p9_request *r);
+/* credentials.c */
+int credentials_lookup_scope(struct space *s, const struct caller *c, const char *name, struct node *out);
+int credentials_lookup(struct space *s, const struct node *dir, const char *name, struct node *out);
+void credentials_list_scopes(struct space *s, const struct caller *c, node_emit *emit, void *user);
+void credentials_list(struct space *s, const struct node *dir, node_emit *emit, void *user);
+void credentials_path(const struct node *n, const char *file, char *out, size_t size);
+void credentials_mkdir(struct p9_request *r, struct tree_fid *f, const char *name);
+void credentials_rmdir(struct p9_request *r, struct tree_fid *f, struct credential *c);
+/* Its hosts were truncated, and not written. */
+void credentials_emptied(struct tree_fid *f);
+void credentials_open_log(struct p9_request *r, struct tree_fid *f);
 /* guest_fs.c: requests on a fid for which node_is_served, or walks that lead into one */
 p9_handler guest_fs_clunk, guest_fs_walk, guest_fs_lopen, guest_fs_lcreate, guest_fs_xattrwalk;
 p9_handler guest_fs_pass; /* messages with one fid */

@@ -80,7 +80,7 @@ static const struct key keys[] = {
     {"keys", K_PATH, AT(keys), 0, 0, "/etc/space/keys"},
     {"volume_user", K_NAME, AT(volume_user), 0, 0, "space-vol"},
     {"credentials", K_PATH, AT(credentials), 0, 0, "/var/lib/space/credentials"},
-    {"credential_keys", K_PATH, AT(credential_keys), 0, 0, "/etc/space/credentials"},
+    {"credential_keys", K_PATH, AT(credential_keys), 0, 0, "/etc/space/credential-keys"},
     {"credential_store", K_TEXT, AT(credential_store), 0, 0, "local"},
     {"cred_user", K_NAME, AT(cred_user), 0, 0, "space-cred"},
     {"job_output", K_SIZE, AT(job_output), 4096, SIZE_GIB(1024), "64M"},
@@ -221,7 +221,9 @@ static void set_places(struct config *c, const char *path, const bool seen[KEYS]
     } places[] = {{"store", c->store, c->state, "store"},
                   {"store_cache", c->store_cache, c->state, "volumes"},
                   {"store_credentials", c->store_credentials, file, "store.credentials"},
-                  {"keys", c->keys, file, "keys"}};
+                  {"keys", c->keys, file, "keys"},
+                  {"credentials", c->credentials, c->state, "credentials"},
+                  {"credential_keys", c->credential_keys, file, "credential-keys"}};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
         for (size_t k = 0; k < KEYS; k++)
             if (!strcmp(keys[k].name, places[i].key) && !seen[k])

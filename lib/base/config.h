@@ -54,7 +54,7 @@ struct config {
     uint32_t key_check;           /* seconds between two questions whether a tenant's key was revoked; default 60 */
     char volume_user[33];         /* user of space-volumed; default space-vol */
     char credentials[CONFIG_PATH_MAX]; /* what space-credd keeps, and the audit log; default /var/lib/space/credentials */
-    char credential_keys[CONFIG_PATH_MAX]; /* folder with credentials.key: who wraps space-credd's key; default /etc/space/credentials */
+    char credential_keys[CONFIG_PATH_MAX]; /* folder with credentials.key: who wraps space-credd's key; default /etc/space/credential-keys */
     char credential_store[CONFIG_PATH_MAX]; /* where values lie: `local`, or a file that says where Vault is; default local */
     char cred_user[33];           /* user of space-credd; default space-cred */
     uint64_t job_output;          /* spooled bytes per job; default 64M */
