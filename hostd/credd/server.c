@@ -220,6 +220,8 @@ static int drop_value(struct request *r, struct credential *c)
 {
     struct credd_record next = c->rec;
     next.has_value = 0;
+    if (!c->rec.has_value)
+        return attach(r, &c->rec, sizeof c->rec);
     int rc = store_save(store_of(r), c, &next, "", 0, &r->err);
     if (rc == 0)
         rc = note(r, "revoke", c->rec.id, c->rec.name);
@@ -259,6 +261,8 @@ static int op_value(struct request *r)
         rc = err_set(&r->err, EBUSY, "another value is being written");
     if (rc == 0 && !*str_trim(r->payload))
         return drop_value(r, c);
+    if (rc == 0 && !c->rec.hosts[0])
+        rc = err_set(&r->err, EINVAL, "write hosts and method first: a value goes where they said when it was written");
     if (rc == 0)
         rc = unseal(r, &len);
     if (rc == 0)

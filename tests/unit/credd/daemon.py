@@ -93,6 +93,8 @@ def what_is_refused(c, d):
     fails(errno.EINVAL, c.make, where, "../a")
     for name in ("value", "sealed1:", "sealed1:AAAA"):
         fails(errno.EINVAL, c.call, 4, a, text=name)
+    fails(errno.EINVAL, c.value, a, SECRET)  # for which hosts?
+    c.set(a, HOSTS, "a.example")
     fails(errno.EBADMSG, c.value, a, SECRET, keypair()[0])
     fails(errno.EINVAL, c.value, a, b"two\nlines")
     fails(errno.EINVAL, c.value, a, b"x" * 16385)
