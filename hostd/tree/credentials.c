@@ -167,11 +167,10 @@ void credentials_list(struct space *s, const struct node *dir, node_emit *emit, 
     credential_each(s, emit_credential, &l);
 }
 
-void credentials_path(const struct node *n, const char *file, char *out, size_t size)
+void credentials_path(const struct caller *c, const struct node *n, const char *file, char *out, size_t size)
 {
     char name[320];
-    const struct caller nobody = {.uid = n->scope->s.tenant};
-    scope_name(&nobody, &n->scope->s, n->sandbox ? n->sandbox->row.name : "", name);
+    scope_name(c, &n->scope->s, n->sandbox ? n->sandbox->row.name : "", name);
     snprintf(out, size, "credentials/%s%s%s%s%s", name, n->credential ? "/" : "", n->credential ? n->credential->rec.name : "", file[0] ? "/" : "", file);
 }
 

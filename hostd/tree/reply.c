@@ -58,7 +58,7 @@ char *node_path(const struct tree_fid *f, char *out, size_t size)
     case NODE_CREDENTIALS: str_copy(out, size, "credentials"); break;
     default:
         if (n->scope)
-            credentials_path(n, file, out, size);
+            credentials_path(f->caller, n, file, out, size);
         else if (n->template)
             snprintf(out, size, "templates/%s%s%s", n->template->row.name, slash, file);
         else if (n->job)

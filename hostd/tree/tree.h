@@ -226,7 +226,8 @@ int credentials_lookup_scope(struct space *s, const struct caller *c, const char
 int credentials_lookup(struct space *s, const struct node *dir, const char *name, struct node *out);
 void credentials_list_scopes(struct space *s, const struct caller *c, node_emit *emit, void *user);
 void credentials_list(struct space *s, const struct node *dir, node_emit *emit, void *user);
-void credentials_path(const struct node *n, const char *file, char *out, size_t size);
+/* As the caller names it. */
+void credentials_path(const struct caller *c, const struct node *n, const char *file, char *out, size_t size);
 void credentials_mkdir(struct p9_request *r, struct tree_fid *f, const char *name);
 void credentials_rmdir(struct p9_request *r, struct tree_fid *f, struct credential *c);
 /* Its hosts were truncated, and not written. */

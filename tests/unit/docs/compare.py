@@ -16,6 +16,7 @@ TABLES = {
     "sandboxes/NAME/": "sandbox",
     "snapshots/NAME/SNAP/": "snapshot",
     "proc/NAME/JOB/": "job",
+    "credentials/SCOPE/NAME/": "credential",
 }
 
 
@@ -70,7 +71,7 @@ def absent_paths(text):
 
 def main(root, program):
     text = (root / "docs/tree.md").read_text()
-    source = (root / "hostd/tree/attrs.c").read_text()
+    source = "".join((root / "hostd/tree" / name).read_text() for name in ("attrs.c", "credentials.c"))
     tables, report = doc_tables(text), Report()
     there = set()
     for directory, table in TABLES.items():

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# limit: 240
+"""credentials/: secrets are written and never read back, lie nowhere in plain text, and are used by whom the closest scope means; every decision is in the log."""
+
+import base64
+import os
+import re
+import secrets
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "unit", "credd"))
+import client as credd
+from lib import *
+
+ORIGIN = "https://login.example"
+NEEDLE = 24  # bytes of a secret, in hex twice as many
+
+
+class World:
+    """Two users, and a sandbox of the first."""
+
+    def __init__(self):
+        group = config().get("group", "space")
+        self.ann, self.bob = test_user("spacetestann", group), test_user("spacetestbob", group)
+        self.groups = (grp.getgrnam(group).gr_gid,)
+        self.as_ann(os.mkdir, path("sandboxes", "credbox"))
+        defer(remove, "sandboxes", "spacetestann:credbox")
+        self.box = Box.known("spacetestann:credbox")
+
+    def as_ann(self, function, *args):
+        return as_user(*self.ann, function, *args, groups=self.groups)
+
+    def as_bob(self, function, *args):
+        return as_user(*self.bob, function, *args, groups=self.groups)
+
+
+def world(made=[]):
+    if not made:
+        made.append(World())
+    return made[0]
+
+
+def at(scope, name="", file=""):
+    return os.path.join("credentials", scope, name, file).rstrip("/")
+
+
+def make(scope, name, hosts="login.example\n", method="autofill ann\n", value=None):
+    os.mkdir(path(at(scope, name)))
+    write(hosts, at(scope, name, "hosts"))
+    write(method, at(scope, name, "method"))
+    if value:
+        write(value + "\n", at(scope, name, "value"))
+
+
+def login(sandbox, origin=ORIGIN):
+    answer = spacectl("credential", "login", sandbox, origin)
+    return json.loads(answer.stdout)["password"] if answer.returncode == 0 else answer.stderr
+
+
+@check
+def a_value_is_written_and_never_read():
+    make("tenant", "api", "api.example.com\n*.example.org:8443\n", "header X-Key\n", "s3cret")
+    eq(["expires", "hosts", "log", "method", "rate", "state", "value"], sorted(os.listdir(path(at("tenant", "api")))), "files")
+    eq(0o200, stat.S_IMODE(os.stat(path(at("tenant", "api", "value"))).st_mode), "mode of value")
+    refused(errno.EACCES, read, at("tenant", "api", "value"))
+    refused(errno.EACCES, os.open, path(at("tenant", "api", "value")), os.O_RDWR)
+    eq(0, os.stat(path(at("tenant", "api", "value"))).st_size, "size of value")
+    eq("ready", line(at("tenant", "api", "state")), "state")
+    eq("api.example.com\n*.example.org:8443\n", read(at("tenant", "api", "hosts")), "hosts")
+    eq("header X-Key", line(at("tenant", "api", "method")), "method")
+    write("100/1m\n", at("tenant", "api", "rate"))
+    write("2030-01-01T00:00:00Z\n", at("tenant", "api", "expires"))
+    eq(("100/60s", "2030-01-01T00:00:00Z"), (line(at("tenant", "api", "rate")), line(at("tenant", "api", "expires"))), "rate and expiry")
+
+
+@check
+def what_is_not_taken_is_explained():
+    for file, value, code in [("method", "cookie x", errno.EINVAL), ("hosts", "http://x\n", errno.EINVAL), ("expires", "soon", errno.EINVAL), ("rate", "many", errno.EINVAL)]:
+        refused(code, write, value + "\n", at("tenant", "api", file))
+        has(f"credentials/tenant/api/{file}", failures()[-1], "the newest failure")
+    refused(errno.EPERM, write, "evil.example\n", at("tenant", "api", "hosts"))
+    has("other hosts", failures()[-1], "the newest failure")
+    refused(errno.EPERM, write, "query key\n", at("tenant", "api", "method"))
+    refused(errno.E2BIG, write, "x" * 20000, at("tenant", "api", "value"))
+    fd = os.open(path(at("tenant", "api", "value")), os.O_WRONLY)
+    try:
+        refused(errno.EINVAL, os.pwrite, fd, b"half a secret", 5)
+    finally:
+        os.close(fd)
+    refused(errno.EEXIST, os.mkdir, path(at("tenant", "api")))
+    refused(errno.ENOENT, os.mkdir, path(at("nowhere", "x")))
+    refused(errno.ENOENT, os.mkdir, path(at("label.team=mine", "x")))
+    refused(errno.EPERM, os.mkdir, path("credentials", "mine"))
+    refused(errno.EPERM, os.unlink, path(at("tenant", "api", "hosts")))
+
+
+@check
+def an_empty_value_revokes_and_rmdir_removes():
+    write("\n", at("tenant", "api", "value"))
+    eq("empty", line(at("tenant", "api", "state")), "state")
+    write("other.example\n", at("tenant", "api", "hosts"))
+    write("again\n", at("tenant", "api", "value"))
+    eq("ready", line(at("tenant", "api", "state")), "state")
+    os.rmdir(path(at("tenant", "api")))
+    refused(errno.ENOENT, os.stat, path(at("tenant", "api")))
+
+
+@check
+def a_client_that_speaks_9p_itself_seals():
+    make("tenant", "direct", "direct.example\n")
+    root = ninep.Client.unix(os.path.join(config()["run"], "hostd.sock")).attach("", 0)
+    value = root.walk("credentials", "tenant", "direct", "value").open(1)
+    refused(errno.EINVAL, value.write, b"plain text\n")
+    has("sealed", failures()[-1], "the newest failure")
+    key = base64.b64decode(root.walk("credentials", "key").open().read_all())
+    refused(errno.EBADMSG, value.write, credd.seal(b"for another", credd.keypair()[0]).encode())
+    value.write(credd.seal(b"sealed by the client", key).encode())
+    eq("ready", line(at("tenant", "direct", "state")), "state")
+    os.rmdir(path(at("tenant", "direct")))
+
+
+@check
+def scopes_belong_to_their_owners():
+    w = world()
+    own = "sandbox.credbox"
+    w.as_ann(make, own, "site", "login.example\n", "autofill ann\n", "of the sandbox")
+    w.as_ann(make, "tenant", "site", "login.example\n", "autofill ann\n", "of the tenant")
+    eq(["key", own, "tenant"], sorted(w.as_ann(os.listdir, path("credentials"))), "what ann sees")
+    eq(["key", "tenant"], sorted(w.as_bob(os.listdir, path("credentials"))), "what bob sees")
+    eq([], w.as_bob(os.listdir, path(at("tenant"))), "bob's own")
+    for scope in ("spacetestann:tenant", "spacetestann:" + own, own, "platform"):
+        refused(errno.ENOENT, w.as_bob, os.stat, path(at(scope)))
+        refused(errno.ENOENT, w.as_bob, os.mkdir, path(at(scope, "x")))
+    has(f"spacetestann:{own}", os.listdir(path("credentials")), "what root sees")
+    # What root puts there is not hers to change: with other hosts she would get the value.
+    make("spacetestann:tenant", "roots", "internal.example\n", "header X-Key\n", "of root")
+    refused(errno.EACCES, w.as_ann, write, "evil.example\n", at("tenant", "roots", "hosts"))
+    refused(errno.EACCES, w.as_ann, write, "other\n", at("tenant", "roots", "value"))
+    refused(errno.EACCES, w.as_ann, os.rmdir, path(at("tenant", "roots")))
+    refused(errno.EACCES, w.as_ann, os.mkdir, path(at("label.admin.team=red", "x")))
+
+
+@check
+def the_closest_scope_decides():
+    w = world()
+    box = "spacetestann:credbox"
+    make("spacetestann:label.admin.team=red", "site", value="of the label")
+    make("platform", "site", value="of the platform")
+    eq("of the sandbox", login(box), "the sandbox's own")
+    w.as_ann(os.rmdir, path(at("sandbox.credbox", "site")))
+    w.as_ann(write, "team=red\n", "sandboxes", "credbox", "labels")
+    refused(errno.EPERM, w.as_ann, write, "admin.team=red\n", "sandboxes", "credbox", "labels")
+    eq("of the tenant", login(box), "with a label of the owner's")
+    write("admin.team=red\n", "sandboxes", box, "labels")
+    eq("of the label", login(box), "with a label of the administrator's")
+    write("\n", at("spacetestann:label.admin.team=red", "site", "value"))
+    has("no value", login(box), "revoked: no wider scope's is taken")
+    os.rmdir(path(at("spacetestann:label.admin.team=red", "site")))
+    w.as_ann(os.rmdir, path(at("tenant", "site")))
+    eq("of the platform", login(box), "the platform's")
+    has("no credential", login(box, "https://other.example"), "another host")
+
+
+@check
+def it_follows_its_sandbox():
+    w = world()
+    w.as_ann(make, "sandbox.credbox", "site", "login.example\n", "autofill ann\n", "of the sandbox")
+    w.as_ann(os.mkdir, path("sandboxes", "credfork"))
+    defer(remove, "sandboxes", "spacetestann:credfork")
+    head = read("sandboxes", "spacetestann:credbox", "head")
+    w.as_ann(lambda: write(head, "sandboxes", "credfork", "head", flags=os.O_NONBLOCK))
+    eq("of the platform", login("spacetestann:credfork"), "a fork gets what its own scopes give")
+    remove("sandboxes", "spacetestann:credfork")
+    w.as_ann(os.rename, path("sandboxes", "credbox"), path("sandboxes", "credbox2"))
+    eq("of the sandbox", login("spacetestann:credbox2"), "after mv")
+    w.as_ann(os.rename, path("sandboxes", "credbox2"), path("sandboxes", "credbox"))
+    log = read(at("spacetestann:sandbox.credbox", "site", "log"))
+    matches(r"^\S+Z login [0-9a-f]{12} login\.example:443$", log.strip(), "the credential's log")
+
+
+@check
+def it_is_there_after_space_credd_was_killed():
+    daemon_back("credd", kill_daemon("credd"))
+    wait_until(lambda: login("spacetestann:credbox") == "of the sandbox", 30, "the same login")
+
+
+def regions(pid):
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as f:
+        for text in f:
+            span, rights, *_ = text.split()
+            if rights.startswith("rw") and "[vvar" not in text:
+                yield [int(x, 16) for x in span.split("-")]
+
+
+def holds(pid, needle):
+    """Is it in that process's memory?"""
+    with open(f"/proc/{pid}/mem", "rb", 0) as mem:
+        for start, end in regions(pid):
+            for where in range(start, end, 4 << 20):
+                try:
+                    if needle in os.pread(mem.fileno(), min((4 << 20) + len(needle), end - where), where):
+                        return True
+                except OSError:
+                    pass
+    return False
+
+
+def processes():
+    """Those of the instance: its daemons, their supervisors, the sandbox's machine."""
+    machine = world().box.qemu()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                command = f.read()
+        except OSError:
+            continue
+        if int(pid) != os.getpid() and (SPACE_DIR.encode() in command and b"qemu" not in command or int(pid) == machine) and b"tests/" not in command:
+            yield int(pid), command.replace(b"\0", b" ").decode(errors="replace")[:120]
+
+
+def files_with(needle, since):
+    """Below the instance's folder, those written since then, images with their holes left out."""
+    prune = [word for name in ("space", "bin", "guest") for word in ("-path", f"{SPACE_DIR}/{name}", "-prune", "-o")]
+    found = subprocess.run(["find", SPACE_DIR, *prune, "-type", "f", "-newermt", f"@{since}", "-exec", "grep", "-laF", needle, "{}", "+"], capture_output=True, text=True, timeout=150)
+    return found.stdout.split()
+
+
+@check
+def it_is_nowhere_in_plain_text():
+    w = world()
+    box = w.box
+    wait_until(lambda: box.state == "running", 60, "the sandbox runs")
+    secret, since = secrets.token_hex(NEEDLE), int(time.time())
+    with open("/dev/shm/needle-" + SCRIPT, "w", encoding="ascii") as f:  # another process writes it: this one holds it, of course
+        f.write(secret)
+    defer(os.unlink, f.name)
+    subprocess.run(["sh", "-c", f"mkdir '{path(at('platform', 'needle'))}' && echo needle.example > '{path(at('platform', 'needle', 'hosts'))}' && "
+                    f"echo autofill ann > '{path(at('platform', 'needle', 'method'))}' && cat {f.name} > '{path(at('platform', 'needle', 'value'))}'"], check=True)
+    eq(secret, login("spacetestann:credbox", "https://needle.example"), "it is kept")
+    os.mkdir(path("snapshots", "spacetestann:credbox", "s"))
+    write(read("sandboxes", "spacetestann:credbox", "head"), "snapshots", "spacetestann:credbox", "s", "head")
+    wait_until(lambda: line("snapshots", "spacetestann:credbox", "s", "state") == "ready", 60, "a checkpoint")
+    half = secret[8:40]  # nor a part of it
+    checked = 0
+    for pid, command in processes():
+        try:
+            if "space-credd" not in command and holds(pid, half.encode()):
+                fail(f"the secret is in the memory of {command}")
+            checked += 1
+        except FileNotFoundError:
+            pass
+    if checked < 7:
+        fail(f"only {checked} processes were looked at")
+    eq([], files_with(half, since), "files with the secret")
+    os.rmdir(path("snapshots", "spacetestann:credbox", "s"))
+
+
+@check
+def the_log_is_a_chain_and_says_where_it_is_broken():
+    folder = os.path.join(config()["credentials"], "audit")
+    good = spacectl("audit", "verify")
+    eq(0, good.returncode, f"verify: {good.stderr}")
+    name = sorted(os.listdir(folder))[0]
+    with open(os.path.join(folder, name), "rb") as f:
+        whole = f.read()
+    lines = whole.split(b"\n")
+    for what, broken, number in [("a changed line", lines[:2] + [lines[2].replace(b'"count":1', b'"count":2')] + lines[3:], 3),
+                                 ("a line removed", lines[:4] + lines[5:], 5), ("the end cut off", lines[:-3] + [b""], len(lines) - 2)]:
+        with tempfile.TemporaryDirectory() as d:
+            os.mkdir(f"{d}/audit")
+            with open(f"{d}/audit/{name}", "wb") as f:
+                f.write(b"\n".join(broken))
+            with open(f"{d}/space.conf", "w", encoding="utf-8") as f:
+                f.write(f"credentials = {d}\nrun = {config()['run']}\n")
+            bad = spacectl("audit", "verify", "--config", f"{d}/space.conf")
+            eq(1, bad.returncode, what)
+            matches(rf"\b{number}\b", bad.stderr, what)
+    kinds = set(re.findall(rb'"kind":"(\w+)"', whole))
+    for kind in (b"make", b"value", b"login", b"refused", b"revoke", b"remove"):
+        has(kind, kinds, "kinds of lines")
+
+
+@check
+def what_is_gone_takes_its_credentials_along():
+    w = world()
+    w.as_ann(os.rmdir, path("sandboxes", "credbox"))
+    refused(errno.ENOENT, os.stat, path(at("spacetestann:sandbox.credbox")))
+    removed = lambda: "spacetestann:sandbox.credbox" not in spacectl("credential", "ls").stdout
+    wait_until(removed, 20, "its credentials")
+    for scope in ("platform", "spacetestann:tenant"):
+        for name in os.listdir(path(at(scope))):
+            os.rmdir(path(at(scope, name)))
+
+
+main()
