@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <seccomp.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -30,8 +31,13 @@ int credd_isolate(const struct config *c, bool online, struct err *e)
 {
     char tokens[CONFIG_PATH_MAX + sizeof "/tokens"];
     snprintf(tokens, sizeof tokens, "%s/tokens", c->credential_keys);
+    char vault[CONFIG_PATH_MAX] = "/dev/null"; /* the folder of the file that says where Vault is; its token lies there, too */
+    char *slash = online ? strrchr(strcpy(vault, c->credential_store), '/') : NULL;
+    if (slash)
+        slash[slash == vault] = 0;
     const struct isolate_path paths[] = {
         {c->credentials, ISOLATE_WRITES},
+        {vault, online ? ISOLATE_READS : LANDLOCK_ACCESS_FS_READ_FILE},
         {c->credential_keys, ISOLATE_READS},
         {tokens, ISOLATE_WRITES}, /* of PKCS#11 in software, which write even when they are only read */
         {"/var/lib/softhsm", ISOLATE_WRITES},

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/credd/audit.h"
+#include "hostd/credd/backend_vault.h"
 #include "hostd/credd/credd.h"
 #include "hostd/credd/find.h"
 #include "hostd/credd/isolate.h"
@@ -91,6 +92,12 @@ static void remember(void *user, const char *line)
     finder_remember(user, line);
 }
 
+/* Else values lie here. */
+static bool is_online(const struct credd *c)
+{
+    return c->config.credential_store[0] == '/';
+}
+
 static int open_parts(struct credd *c, struct master *m, int fd, struct err *e)
 {
     char audit[CONFIG_PATH_MAX + 8];
@@ -101,7 +108,8 @@ static int open_parts(struct credd *c, struct master *m, int fd, struct err *e)
         rc = audit_open(c->loop, audit, &c->audit, e);
     if (rc == 0)
         rc = store_open(c->config.credentials, m->keys, &c->store, e);
-    struct backend *b = rc == 0 ? backend_local_create(m->keys, e) : NULL;
+    const char *where = c->config.credential_store;
+    struct backend *b = rc < 0 ? NULL : is_online(c) ? backend_vault_create(c->loop, where, m->keys, e) : backend_local_create(m->keys, e);
     if (rc == 0 && !b)
         rc = -e->code;
     if (rc == 0)
@@ -137,13 +145,15 @@ static int run(const char *path, struct err *e)
     int fd = -1, rc = config_load(path, &c.config, e);
     if (rc < 0)
         return rc;
+    if (!is_online(&c) && strcmp(c.config.credential_store, "local") != 0)
+        return err_set(e, EINVAL, "credential_store is `local`, or the path of a file that says where Vault is");
     if (sodium_init() < 0)
         return err_set(e, ENOMEM, "libsodium does not start");
     umask(0077);
     c.loop = uv_default_loop();
     rc = prepare(&c, &m, &fd, e);
     if (rc == 0)
-        rc = credd_isolate(&c.config, false, e);
+        rc = credd_isolate(&c.config, is_online(&c), e);
     if (rc == 0)
         rc = open_parts(&c, &m, fd, e);
     if (rc == 0)

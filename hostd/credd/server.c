@@ -216,6 +216,17 @@ static int unseal(struct request *r, size_t *ret_len)
     return 0;
 }
 
+static void value_removed(void *user, const struct backend_result *b);
+
+/* Gone from here already; from the back end when that answers. */
+static void forget_value(struct request *r, const struct credd_record *rec)
+{
+    struct backend *b = finder_backend(r->server->credd->finder);
+    char *name = strdup(rec->name);
+    if (name)
+        b->ops->remove(b, rec, value_removed, name);
+}
+
 static int drop_value(struct request *r, struct credential *c)
 {
     struct credd_record next = c->rec;
@@ -223,6 +234,8 @@ static int drop_value(struct request *r, struct credential *c)
     if (!c->rec.has_value)
         return attach(r, &c->rec, sizeof c->rec);
     int rc = store_save(store_of(r), c, &next, "", 0, &r->err);
+    if (rc == 0)
+        forget_value(r, &c->rec);
     if (rc == 0)
         rc = note(r, "revoke", c->rec.id, c->rec.name);
     return rc < 0 ? rc : attach(r, &c->rec, sizeof c->rec);
@@ -286,21 +299,18 @@ static void value_removed(void *user, const struct backend_result *b)
     free(name);
 }
 
-/* Gone from here at once, and from the back end when that answers. */
 static int op_remove(struct request *r)
 {
-    struct backend *b = finder_backend(r->server->credd->finder);
     struct credential *c = store_find(store_of(r), r->q.credential);
     if (!c)
         return 0;
     struct credd_record rec = c->rec;
     int rc = store_remove(store_of(r), c, &r->err);
-    if (rc == 0)
-        rc = note(r, "remove", rec.id, rec.name);
-    char *name = rc == 0 && rec.has_value ? strdup(rec.name) : NULL;
-    if (name)
-        b->ops->remove(b, &rec, value_removed, name);
-    return rc;
+    if (rc < 0)
+        return rc;
+    if (rec.has_value)
+        forget_value(r, &rec);
+    return note(r, "remove", rec.id, rec.name);
 }
 
 static int op_log(struct request *r)
