@@ -80,6 +80,14 @@ static int op_hello(struct job *j)
     return 0;
 }
 
+static int op_repair(struct job *j)
+{
+    struct upload_request r = {.tenant = j->q.object.tenant, .base = j->q.base, .file = j->q.file, .size = j->q.size, .fd = j->fd_count ? j->fds[0] : -1,
+                               .ranges = j->fd_count > 1 ? j->fds[1] : -1, .repair = true, .progress = progress, .user = j};
+    memcpy(r.id, j->q.object.id, sizeof r.id);
+    return upload_run(j->server->store, &r, &j->rep, &j->err);
+}
+
 static int op_upload(struct job *j)
 {
     struct upload_request r = {.tenant = j->q.object.tenant, .base = j->q.base, .file = j->q.file, .size = j->q.size, .fd = j->fds[0],
@@ -220,7 +228,7 @@ static int op_gc(struct job *j)
 
 static int check_one(struct job *j, const char *tenant, struct err *e)
 {
-    return fsck_run(j->server->store, tenant, j->q.flags & VOLUMED_READ_ALL, j->out, &j->rep, e);
+    return fsck_run(j->server->store, tenant, j->q.flags, j->out, &j->rep, e);
 }
 
 static int op_fsck(struct job *j)
@@ -270,8 +278,9 @@ static const struct op ops[] = {
     [VOLUMED_DELETE] = {"delete", F_OBJECT, 0, 0, 0, op_delete},
     [VOLUMED_LIST] = {"list", F_TENANT, 0, 0, 0, op_list},
     [VOLUMED_GC] = {"gc", F_ANY, 0, 0, 0, op_gc},
-    [VOLUMED_FSCK] = {"fsck", F_ANY, VOLUMED_READ_ALL, 0, 0, op_fsck},
+    [VOLUMED_FSCK] = {"fsck", F_ANY, VOLUMED_READ_ALL | VOLUMED_MEND, 0, 0, op_fsck},
     [VOLUMED_STAT] = {"stat", F_ANY, 0, 0, 0, op_stat},
+    [VOLUMED_REPAIR] = {"repair", F_OBJECT | F_BASE | F_FILE | F_SIZE, 0, 0, 2, op_repair},
     [VOLUMED_KEY] = {"key", F_TENANT, VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE | VOLUMED_KEY_FRESH, 0, 0, op_key},
 };
 

@@ -59,8 +59,9 @@ enum volumed_op {
 
     /* Collects the garbage of object.tenant, of all tenants if that is empty. May run at any time on any node. `gc` of the reply. */
     VOLUMED_GC,
-    /* Checks all that object.tenant has, or all tenants: every reference, with VOLUMED_READ_ALL every chunk. A descriptor (memfd) with a line of text for
-     * each thing that is wrong, and for each artifact that it affects. `fsck` of the reply. EBADMSG when there was any. */
+    /* Checks all that object.tenant has, or all tenants: every reference, with VOLUMED_READ_ALL every chunk. With VOLUMED_MEND indexes that cannot be read are removed: they
+     * spare uploads some room, no more. A descriptor (memfd) with a line of text for
+     * each thing that is wrong, and for each artifact that it affects, "tenant TENANT: artifact ID is ...". `fsck` of the reply. EBADMSG when there was any. */
     VOLUMED_FSCK,
     /* `stat` of object.tenant, of all tenants together if that is empty. */
     VOLUMED_STAT,
@@ -70,9 +71,15 @@ enum volumed_op {
      * the tenant's file names now; VOLUMED_KEY_REVOKE makes what the tenant stored unreadable for good. `key` of the reply, also
      * when it fails with EKEYREVOKED. */
     VOLUMED_KEY,
+
+    /* Mends the artifact `object`, all of which is read: what is damaged or missing is stored anew in other packs, and the manifest refers to those. What
+     * is missing comes from the tenant's other chunks, or from the file that the artifact was made of, when that is at hand: descriptors, `size` and `base` as of VOLUMED_UPLOAD.
+     * Packs that are damaged are condemned, so that no upload counts on them. `upload` of the reply; all zeros when nothing was wrong. EBADMSG what cannot be had, and the artifact is as it
+     * was; EINVAL the file is not what the artifact holds; ENOENT there is no such artifact, and no file. */
+    VOLUMED_REPAIR,
 };
 
-enum volumed_flags { VOLUMED_HAVE = 1, VOLUMED_READ_ALL = 2, VOLUMED_KEY_ROTATE = 4, VOLUMED_KEY_REVOKE = 8, VOLUMED_KEY_FRESH = 16 };
+enum volumed_flags { VOLUMED_HAVE = 1, VOLUMED_READ_ALL = 2, VOLUMED_KEY_ROTATE = 4, VOLUMED_KEY_REVOKE = 8, VOLUMED_KEY_FRESH = 16, VOLUMED_MEND = 32 };
 
 /* What an artifact was; kept in its manifest, of no consequence. */
 enum volumed_file { VOLUMED_DISK = 1, VOLUMED_RAM = 2, VOLUMED_STATE = 3, VOLUMED_META = 4 };

@@ -33,8 +33,8 @@ struct fsck {
     struct store *store;
     struct session session;
     struct volumed_reply *rep;
-    bool read_all;
-    int out;
+    bool read_all, mend;
+    int out; /* -1: nothing is said */
     unsigned lines;
     struct listed *packs;
     size_t pack_count;
@@ -54,7 +54,7 @@ static void say(struct fsck *f, const char *fmt, ...)
 {
     char line[ERR_MAX + 256];
     va_list ap;
-    if (f->lines++ >= LINES_MAX)
+    if (f->out < 0 || f->lines++ >= LINES_MAX)
         return;
     int n = snprintf(line, sizeof line, "tenant %s: ", f->session.tenant->name);
     va_start(ap, fmt);
@@ -184,7 +184,8 @@ static int check_chunks(struct fsck *f, const struct listed *l, const struct pac
     if (rc == 0 && !pack_header(bytes, &l->id, tenant_key_id(f->session.key))) {
         char name[NAME_SIZE];
         say(f, "%s: its header is damaged; no chunk is affected", store_name(name, f->session.tenant->name, OBJECT_PACK, &l->id));
-        f->rep->fsck.wrong++;
+        if (!note(f, &l->id, 0, PACK_HEADER))
+            rc = err_set(e, ENOMEM, "check: out of memory");
     }
     struct open_step st = {.f = f, .pack = l, .bytes = bytes, .entries = entries, .count = count};
     while (rc == 0 && st.first < count) {
@@ -335,7 +336,9 @@ static int check_small(struct fsck *f, enum object_kind kind, enum sealed_kind s
         rc = store_get_sealed(&f->session, sealed, &list[i].id, &object, &size, e);
         if (rc == -EBADMSG) {
             f->rep->fsck.wrong++;
-            say(f, "%s; no artifact is affected", e->msg);
+            say(f, "%s; no artifact is affected%s", e->msg, f->mend && kind == OBJECT_INDEX ? "; it was removed" : "");
+            if (f->mend && kind == OBJECT_INDEX && (rc = store_delete(f->store, f->session.tenant->name, kind, &list[i].id, e)) < 0)
+                return rc;
         }
         rc = rc == -ENOENT || rc == -EBADMSG ? 0 : rc;
     }
@@ -362,13 +365,40 @@ static int check_all(struct fsck *f, struct err *e)
     return rc == 0 ? check_small(f, OBJECT_CLAIM, SEALED_CLAIM, e) : rc;
 }
 
-int fsck_run(struct store *s, const char *tenant, bool read_all, int out, struct volumed_reply *rep, struct err *e)
+int fsck_find_bad(struct session *x, const struct manifest *m, struct pack_set *bad, struct err *e)
+{
+    struct volumed_reply counts = {0};
+    struct fsck *f = calloc(1, sizeof *f);
+    if (!f)
+        return err_set(e, ENOMEM, "check: out of memory");
+    *f = (struct fsck){.store = x->store, .session = *x, .rep = &counts, .read_all = true, .out = -1};
+    f->session.key = tenant_key_ref(x->key); /* ours may be renewed meanwhile, and so may theirs */
+    int rc = store_list(x->store, x->tenant->name, OBJECT_PACK, NULL, &f->packs, &f->pack_count, e);
+    for (uint32_t i = 0; rc == 0 && i < m->pack_count; i++)
+        if (!pack_set_add(&f->needed, &m->packs[i]))
+            rc = err_set(e, ENOMEM, "check: out of memory");
+    pack_set_sort(&f->needed);
+    if (rc == 0)
+        rc = task_each(x->store->co, f->needed.count, WIDTH, check_pack, f, e);
+    for (size_t i = 0; rc == 0 && i < f->wrong_count; i++)
+        if (!pack_set_add(bad, &f->wrongs[i].pack))
+            rc = err_set(e, ENOMEM, "check: out of memory");
+    pack_set_sort(bad);
+    tenant_key_unref(f->session.key);
+    free(f->packs);
+    free(f->wrongs);
+    pack_set_finish(&f->needed);
+    free(f);
+    return rc;
+}
+
+int fsck_run(struct store *s, const char *tenant, unsigned flags, int out, struct volumed_reply *rep, struct err *e)
 {
     struct fsck *f = calloc(1, sizeof *f);
     struct segment *segment = calloc(1, sizeof *segment);
     int rc = f && segment ? 0 : err_set(e, ENOMEM, "check: out of memory");
     if (rc == 0) {
-        *f = (struct fsck){.store = s, .rep = rep, .read_all = read_all, .out = out, .segment = segment};
+        *f = (struct fsck){.store = s, .rep = rep, .read_all = flags & VOLUMED_READ_ALL, .mend = flags & VOLUMED_MEND, .out = out, .segment = segment};
         keys_forget(s->keys, tenant); /* so that the wrapped key is looked at, too; who uses the key gets it again */
         rc = session_open(s, tenant, 0, &f->session, e);
         if (rc == 0)

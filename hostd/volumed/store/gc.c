@@ -212,6 +212,22 @@ static bool to_condemn(const struct gc *g, const struct listed *pack)
     return !condemned(g, &pack->id) && !claimed(g, &pack->id);
 }
 
+static int put_condemned(struct session *x, const struct object_id *id, const struct pack_set *packs, struct err *e)
+{
+    AUTO_FREE uint8_t *object = malloc(SEALED_HEADER + condemned_size(packs->count));
+    if (!object)
+        return out_of_memory(e);
+    condemned_encode(packs, (uint64_t)time(NULL), object + SEALED_HEADER);
+    return store_put_sealed(x, SEALED_CONDEMNED, id, object, condemned_size(packs->count), 0, e);
+}
+
+int gc_condemn(struct session *x, const struct pack_set *packs, struct err *e)
+{
+    struct object_id id = {{0}};
+    crypt_random(id.b, 16);
+    return put_condemned(x, &id, packs, e);
+}
+
 static int condemn(struct gc *g, struct err *e)
 {
     struct sentence *own = &g->sentences[g->sentence_count];
@@ -223,12 +239,7 @@ static int condemn(struct gc *g, struct err *e)
     pack_set_sort(&own->packs);
     crypt_random(own->id.b, 16);
     g->rep->gc.condemned_packs += own->packs.count;
-    size_t size = condemned_size(own->packs.count);
-    AUTO_FREE uint8_t *object = malloc(SEALED_HEADER + size);
-    if (!object)
-        return out_of_memory(e);
-    condemned_encode(&own->packs, (uint64_t)time(NULL), object + SEALED_HEADER);
-    int rc = store_put_sealed(&g->session, SEALED_CONDEMNED, &own->id, object, size, 0, e);
+    int rc = put_condemned(&g->session, &own->id, &own->packs, e);
     g->sentence_count += rc == 0;
     return rc;
 }

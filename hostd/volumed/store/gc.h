@@ -11,8 +11,14 @@ int store_next_tenant(struct store *s, char after[KEYS_TENANT_MAX + 1], struct e
 /* One tenant; adds to rep->gc. claim.h says how it is safe. Nothing is deleted when a manifest cannot be read (EBADMSG). */
 int gc_run(struct store *s, const char *tenant, struct volumed_reply *rep, struct err *e);
 
-/* One tenant; adds to rep->fsck, writes lines to `out`. 0 also when something is wrong. */
-int fsck_run(struct store *s, const char *tenant, bool read_all, int out, struct volumed_reply *rep, struct err *e);
+/* No new upload uses these packs, and they go with their last user. Sorted. */
+int gc_condemn(struct session *x, const struct pack_set *packs, struct err *e);
+
+/* Reads all packs that the artifact needs. Those of which anything is damaged or missing are added to `bad`, which is sorted then. */
+int fsck_find_bad(struct session *x, const struct manifest *m, struct pack_set *bad, struct err *e);
+
+/* One tenant; adds to rep->fsck, writes lines to `out`. 0 also when something is wrong. `flags`: VOLUMED_READ_ALL, VOLUMED_MEND. */
+int fsck_run(struct store *s, const char *tenant, unsigned flags, int out, struct volumed_reply *rep, struct err *e);
 
 /* Adds to rep->stat. */
 int stat_run(struct store *s, const char *tenant, struct volumed_reply *rep, struct err *e);

@@ -12,6 +12,7 @@
 #include "hostd/volumed/store/upload.h"
 
 #include "base/cleanup.h"
+#include "hostd/volumed/store/gc.h"
 #include "hostd/volumed/store/upload_impl.h"
 
 #include <errno.h>
@@ -24,13 +25,16 @@
 
 struct upload {
     struct store *store;
-    const struct upload_request *q;
+    struct upload_request *q; /* a copy */
     struct session session;
     struct claim claim;
     struct pack_set excluded;
+    struct pack_set bad; /* of a repair: damaged */
+    bool anew;           /* a repair that stores all of it: not even the lists can be read */
+    uint64_t lost;       /* bytes that a repair did not find */
     struct packer packer;
     bool has_base, has_parent;
-    struct manifest parent, out;
+    struct manifest parent, out; /* a repair's parent is the artifact itself */
     uint32_t parent_next; /* segments of the parent below this are done */
     struct segment *segment, *spare;
     bool segment_open;
@@ -112,11 +116,17 @@ static int close_segment(struct upload *u, struct err *e)
     return u->segment->count ? list_segment(u, u->segment, e) : 0;
 }
 
+/* Packs of the parent from which nothing may be taken over. (A repair leaves what is only condemned where it is: there may be no file to store it from.) */
+static const struct pack_set *shunned(const struct upload *u)
+{
+    return u->q->repair ? &u->bad : &u->excluded;
+}
+
 /* A segment without changes: listed as the parent has it, unless it lies itself in a pack that must not be used. */
 static int inherit(struct upload *u, const struct manifest_segment *ps, struct err *e)
 {
     const struct manifest *p = &u->parent;
-    if (pack_set_has(&u->excluded, &p->packs[ps->pack])) {
+    if (pack_set_has(shunned(u), &p->packs[ps->pack])) {
         int rc = store_get_segment(&u->session, p, ps, u->spare, e);
         return rc < 0 ? rc : list_segment(u, u->spare, e);
     }
@@ -182,10 +192,21 @@ static void set_piece(struct upload *u, uint64_t index, const struct piece *x)
 
 /* ---- results ---- */
 
+/* A repair's file must be what the artifact was made of. */
+static int same_as_before(const struct upload *u, const struct batch_chunk *c, struct err *e)
+{
+    const struct piece *x = &u->segment->pieces[c->index % SEGMENT_CHUNKS];
+    if (x->kind == PIECE_DATA && c->result != RESULT_ZEROS && memcmp(&x->id, &c->entry.id, sizeof x->id) == 0)
+        return 0;
+    return err_set(e, EINVAL, "the file is not what the artifact was made of: it differs at %llu", (unsigned long long)(c->index * CHUNK_BYTES));
+}
+
 static int take_result(struct upload *u, struct batch *b, struct batch_chunk *c, struct err *e)
 {
     struct piece x = {.kind = PIECE_ZEROS};
     int rc = open_segment(u, (uint32_t)(c->index / SEGMENT_CHUNKS), e);
+    if (rc == 0 && u->q->repair && !u->anew)
+        rc = same_as_before(u, c, e);
     if (rc == 0 && c->result == RESULT_NEW) {
         struct pack_entry now = c->entry;
         int found = packer_find(&u->packer, CHUNK_DATA, &now.id, c->length, &now, &c->pack); /* by another batch, meanwhile */
@@ -341,7 +362,7 @@ static bool read_again(struct upload *u, uint64_t chunk)
 static bool uses_excluded(const struct upload *u, const struct manifest_segment *ps)
 {
     for (uint32_t i = 0; i < ps->ref_count; i++)
-        if (pack_set_has(&u->excluded, &u->parent.packs[u->parent.refs[ps->refs + i].pack]))
+        if (pack_set_has(shunned(u), &u->parent.packs[u->parent.refs[ps->refs + i].pack]))
             return true;
     return false;
 }
@@ -353,7 +374,7 @@ static int find_again(struct upload *u, struct err *e)
     for (uint32_t i = 0; i < u->parent.segment_count; i++) {
         const struct manifest_segment *ps = &u->parent.segments[i];
         uint64_t first = (uint64_t)ps->number * SEGMENT_CHUNKS;
-        bool excluded = u->excluded.count && uses_excluded(u, ps), grown = last - first < SEGMENT_CHUNKS;
+        bool excluded = shunned(u)->count && uses_excluded(u, ps), grown = last - first < SEGMENT_CHUNKS;
         if (!excluded && !grown)
             continue;
         int rc = store_get_segment(&u->session, &u->parent, ps, u->spare, e);
@@ -361,7 +382,7 @@ static int find_again(struct upload *u, struct err *e)
             return rc;
         for (uint32_t j = 0; j < SEGMENT_CHUNKS; j++) {
             const struct piece *x = &u->spare->pieces[j];
-            bool bad = x->kind == PIECE_DATA && pack_set_has(&u->excluded, &x->pack);
+            bool bad = x->kind == PIECE_DATA && pack_set_has(shunned(u), &x->pack);
             if ((bad || (x->kind != PIECE_NONE && first + j == last)) && !read_again(u, first + j))
                 return out_of_memory(e);
         }
@@ -379,6 +400,83 @@ static int read_parent(struct upload *u, struct err *e)
     if (memcmp(&u->parent.base, &u->q->base, sizeof u->q->base) != 0)
         return err_set(e, EINVAL, "the parent has another base");
     return find_again(u, e);
+}
+
+/* ---- repairs ---- */
+
+/* What is damaged: packs are in u->bad; what not even a list can be had of is stored anew. */
+static int find_damage(struct upload *u, struct err *e)
+{
+    int rc = store_get_manifest(&u->session, u->q->id, &u->parent, e);
+    if (rc == 0)
+        rc = fsck_find_bad(&u->session, &u->parent, &u->bad, e);
+    for (uint32_t i = 0; rc == 0 && i < u->parent.segment_count; i++)
+        if (pack_set_has(&u->bad, &u->parent.packs[u->parent.segments[i].pack]))
+            rc = store_get_segment(&u->session, &u->parent, &u->parent.segments[i], u->spare, e);
+    if ((rc != -EBADMSG && rc != -ENOENT) || u->q->fd < 0)
+        return rc;
+    *e = (struct err){0};
+    u->anew = true;
+    manifest_finish(&u->parent);
+    memset(&u->parent, 0, sizeof u->parent);
+    return 0;
+}
+
+static int shun(struct upload *u, struct err *e)
+{
+    struct pack_set fresh = {0};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < u->bad.count; i++)
+        if (!pack_set_has(&u->excluded, &u->bad.ids[i]) && !pack_set_add(&fresh, &u->bad.ids[i]))
+            rc = out_of_memory(e);
+    if (rc == 0 && fresh.count)
+        rc = gc_condemn(&u->session, &fresh, e);
+    for (size_t i = 0; rc == 0 && i < fresh.count; i++)
+        if (!pack_set_add(&u->excluded, &fresh.ids[i]))
+            rc = out_of_memory(e);
+    pack_set_sort(&u->excluded);
+    pack_set_finish(&fresh);
+    return rc;
+}
+
+/* 1: nothing is wrong. */
+static int begin_repair(struct upload *u, struct err *e)
+{
+    int rc = find_damage(u, e);
+    if (rc == 0)
+        rc = shun(u, e);
+    if (rc < 0 || u->anew)
+        return rc;
+    if (u->q->fd >= 0 && u->q->size != u->parent.size)
+        return err_set(e, EINVAL, "the artifact has %llu bytes, and the file %llu", (unsigned long long)u->parent.size, (unsigned long long)u->q->size);
+    u->q->size = u->parent.size;
+    u->q->file = u->parent.file;
+    u->q->base = u->parent.base;
+    u->has_base = u->q->base.tenant[0] != 0;
+    u->plan->ended = true; /* nothing changed */
+    return u->bad.count ? 0 : 1;
+}
+
+/* Without a file: chunks are where somebody else stored them again. */
+static int find_elsewhere(struct upload *u, struct err *e)
+{
+    struct batch_chunk c;
+    int rc;
+    while ((rc = next_chunk(u, &c, e)) > 0) {
+        if ((rc = open_segment(u, (uint32_t)(c.index / SEGMENT_CHUNKS), e)) < 0)
+            return rc;
+        struct piece *x = &u->segment->pieces[c.index % SEGMENT_CHUNKS];
+        rc = packer_find(&u->packer, CHUNK_DATA, &x->id, c.length, &c.entry, &c.pack);
+        if (rc < 0)
+            return err_set(e, -rc, "look in the index: %s", strerror(-rc));
+        u->lost += rc == 0 ? c.length : 0;
+        u->rep->upload.reused_bytes += rc == 1 ? c.length : 0;
+        if (rc == 1)
+            *x = (struct piece){.id = x->id, .pack = c.pack, .offset = c.entry.offset, .stored = c.entry.stored, .kind = PIECE_DATA};
+    }
+    if (rc == 0 && u->lost)
+        return err_set(e, EBADMSG, "%llu bytes are nowhere else in the store: they can be had from a file that has them only", (unsigned long long)u->lost);
+    return rc;
 }
 
 /* ---- the manifest ---- */
@@ -399,7 +497,7 @@ static int put_manifest(struct upload *u, struct err *e)
     if (!object)
         return out_of_memory(e);
     manifest_encode(&u->out, object + SEALED_HEADER);
-    int rc = store_put_sealed(&u->session, SEALED_MANIFEST, &id, object, size, BACKEND_IF_ABSENT, e);
+    int rc = store_put_sealed(&u->session, SEALED_MANIFEST, &id, object, size, u->q->repair ? 0 : BACKEND_IF_ABSENT, e);
     return rc == -EEXIST ? 0 : rc; /* a try that seemed to fail; read back below */
 }
 
@@ -413,7 +511,7 @@ static int verify_manifest(struct upload *u, struct err *e)
     if (again.size != u->out.size || again.chunks != u->out.chunks || again.segment_count != u->out.segment_count)
         rc = err_set(e, EBADMSG, "another artifact was stored under the same id");
     manifest_finish(&again);
-    if (rc == 0 && (rc = claim_still(&u->session, &u->claim, e)) < 0)
+    if (rc == 0 && (rc = claim_still(&u->session, &u->claim, e)) < 0 && !u->q->repair)
         store_delete(u->store, u->q->tenant, OBJECT_MANIFEST, &id, NULL);
     return rc;
 }
@@ -427,16 +525,18 @@ static int store_file(struct upload *u, struct err *e)
         rc = packer_init(&u->packer, &u->session, u->q->id, e);
     if (rc < 0)
         return rc;
+    if (u->q->repair && (rc = begin_repair(u, e)) != 0)
+        return rc < 0 ? rc : 0;
     rc = view_open(&u->session, &u->excluded, &u->packer.view, e);
-    if (rc == 0)
+    if (rc == 0 && !u->q->repair)
         rc = packer_resume(&u->packer, &u->excluded, e);
     if (rc == 0)
-        rc = read_parent(u, e);
+        rc = u->q->repair ? find_again(u, e) : read_parent(u, e);
     for (unsigned i = 0; rc == 0 && i < BATCHES; i++)
         if (!batch_init(&u->batches[i], &u->packer, u->q->fd, &u->batch_done))
             rc = out_of_memory(e);
     if (rc == 0)
-        rc = all_chunks(u, e);
+        rc = u->q->fd < 0 ? find_elsewhere(u, e) : all_chunks(u, e);
     if (rc == 0)
         rc = close_segment(u, e);
     if (rc == 0)
@@ -468,6 +568,7 @@ static void upload_free(struct upload *u, bool failed)
         store_forget_claim(u->store, u->q->tenant, &u->claim.id);
     claim_finish(&u->claim);
     pack_set_finish(&u->excluded);
+    pack_set_finish(&u->bad);
     manifest_finish(&u->parent);
     manifest_finish(&u->out);
     free(u->segment);
@@ -505,7 +606,9 @@ static int prepare(struct upload *u, struct err *e)
     u->total = u->q->size;
     if (u->q->size > ARTIFACT_MAX)
         return err_set(e, EFBIG, "a file of more than %llu bytes", (unsigned long long)ARTIFACT_MAX);
-    if (fstat(u->q->fd, &st) < 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size < u->q->size)
+    if (u->q->fd < 0 && u->q->size)
+        return err_set(e, EINVAL, "a size without a file");
+    if (u->q->fd >= 0 && (fstat(u->q->fd, &st) < 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size < u->q->size))
         return err_set(e, EINVAL, "the descriptor is not of a file of %llu bytes", (unsigned long long)u->q->size);
     u->segment = calloc(1, sizeof *u->segment);
     u->spare = calloc(1, sizeof *u->spare);
@@ -517,12 +620,13 @@ static int prepare(struct upload *u, struct err *e)
     u->plan->ranges = u->q->ranges;
     u->plan->size = u->q->size;
     u->plan->holes = u->has_base || u->has_parent;
-    return session_open(u->store, u->q->tenant, SESSION_CREATE, &u->session, e);
+    return session_open(u->store, u->q->tenant, u->q->repair ? 0 : SESSION_CREATE, &u->session, e);
 }
 
 int upload_run(struct store *s, const struct upload_request *q, struct volumed_reply *rep, struct err *e)
 {
     uint64_t began = uv_hrtime();
+    struct upload_request own = *q;
     struct task_pool *pool = q->size <= SMALL_BYTES ? &s->small_uploads : &s->uploads;
     if (task_pool_take(pool) < 0)
         return err_set(e, ECANCELED, "cancelled");
@@ -530,10 +634,10 @@ int upload_run(struct store *s, const struct upload_request *q, struct volumed_r
     int rc = u ? 0 : out_of_memory(e);
     if (rc == 0) {
         u->store = s;
-        u->q = q;
+        u->q = &own;
         u->rep = rep;
         rc = prepare(u, e);
-        if (rc == 0)
+        if (rc == 0 && !own.repair)
             rc = is_there(u, e);
         if (rc == 0)
             rc = store_file(u, e);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file becomes an artifact (coroutine). VOLUMED_UPLOAD in lib/ipc/volumed.h says what it promises.
+// A file becomes an artifact, or mends it (coroutine). VOLUMED_UPLOAD and VOLUMED_REPAIR in lib/ipc/volumed.h say what is promised.
 #ifndef SPACE_VOLUMED_UPLOAD_H
 #define SPACE_VOLUMED_UPLOAD_H
 
@@ -13,7 +13,8 @@ struct upload_request {
     uint8_t parent[16]; /* zeros: none */
     uint32_t file;
     uint64_t size;
-    int fd, ranges; /* borrowed; ranges -1: the whole file */
+    int fd, ranges; /* borrowed; ranges -1: the whole file. In a repair fd may be -1: there is none */
+    bool repair;    /* VOLUMED_REPAIR */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
 };

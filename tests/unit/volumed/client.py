@@ -13,8 +13,8 @@ import subprocess
 import tempfile
 import time
 
-HELLO, UPLOAD, DOWNLOAD, FETCH, CANCEL, VERIFY, DELETE, LIST, GC, FSCK, STAT, KEY = range(1, 13)
-HAVE, READ_ALL, ROTATE, REVOKE = 1, 2, 4, 8
+HELLO, UPLOAD, DOWNLOAD, FETCH, CANCEL, VERIFY, DELETE, LIST, GC, FSCK, STAT, KEY, REPAIR = range(1, 14)
+HAVE, READ_ALL, ROTATE, REVOKE, FRESH, MEND = 1, 2, 4, 8, 16, 32
 DATA, ZEROS = 1, 2
 CHUNK = 65536
 REF = "68s16s"
@@ -22,12 +22,13 @@ REQUEST = struct.Struct("=IIQQIIQQQ" + REF * 3 + "4x")
 REPLY = struct.Struct("=IIQiI128s256s")
 FIELDS = {
     UPLOAD: ("read zero reused new stored inherited msec", "=7Q"),
+    REPAIR: ("read zero reused new stored inherited msec", "=7Q"),
     DOWNLOAD: ("chunks fetched written zero had msec", "=6Q"),
     VERIFY: ("chunks fetched written zero had msec", "=6Q"),
     GC: ("artifacts packs stored condemned deleted deleted_bytes others waiting", "=8Q"),
     FSCK: ("artifacts packs chunks read wrong affected", "=6Q"),
     STAT: ("artifacts files chunks unique packs stored", "=6Q"),
-    KEY: ("policy id wrapped_by", "=I16s80s"),
+    KEY: ("policy id wrapped_by own", "=I16s80sI"),
 }
 
 
@@ -112,21 +113,24 @@ class Client:
 
     # ---- files ----
 
-    def send_upload(self, tenant, ident, path, ranges=None, size=None, **kwargs):
+    def send_upload(self, tenant, ident, path, ranges=None, size=None, op=UPLOAD, **kwargs):
         with open(path, "rb") as f:
             fds = [f.fileno()]
             size = os.fstat(fds[0]).st_size if size is None else size
             if ranges is None:
-                return self.send(UPLOAD, tenant, ident, size=size, fds=fds, **kwargs)
+                return self.send(op, tenant, ident, size=size, fds=fds, **kwargs)
             memory = os.memfd_create("ranges")
             try:
                 os.write(memory, b"".join(struct.pack("=QQQ", *r) for r in ranges))
-                return self.send(UPLOAD, tenant, ident, size=size, fds=fds + [memory], **kwargs)
+                return self.send(op, tenant, ident, size=size, fds=fds + [memory], **kwargs)
             finally:
                 os.close(memory)
 
     def upload(self, tenant, ident, path, limit=120, **kwargs):
         return self.wait(self.send_upload(tenant, ident, path, **kwargs), limit)
+
+    def repair(self, tenant, ident, path=None, **kwargs):
+        return self.upload(tenant, ident, path, op=REPAIR, **kwargs) if path else self.call(REPAIR, tenant, ident, **kwargs)
 
     def send_download(self, tenant, ident, path, **kwargs):
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
