@@ -12,6 +12,7 @@
 
 #define HEADER   32u
 #define SEEN_MAX 65536u
+#define LISTINGS 16u /* of condemnations that are being put together meanwhile */
 
 static uint64_t boottime_ms(void)
 {
@@ -95,8 +96,12 @@ static int put_claim(struct session *x, struct claim *c, enum claim_phase phase,
     return rc;
 }
 
+/* 1: one of them is gone. Its packs are; or it is part of another one, which was put before. */
 static int read_condemned(struct session *x, const struct listed *list, size_t count, struct claim *c, struct pack_set *excluded, struct err *e)
 {
+    free(c->seen);
+    c->seen_count = 0;
+    excluded->count = 0;
     if (count > SEEN_MAX)
         return err_set(e, EFBIG, "tenant %s has %zu condemnations: collect the garbage", x->tenant->name, count);
     c->seen = calloc(count + 1, sizeof *c->seen);
@@ -107,7 +112,7 @@ static int read_condemned(struct session *x, const struct listed *list, size_t c
         size_t size = 0;
         int rc = store_get_sealed(x, SEALED_CONDEMNED, &list[i].id, &object, &size, e);
         if (rc == -ENOENT)
-            continue; /* its packs are gone, and the index does not name them any more */
+            return 1;
         if (rc == 0 && (rc = condemned_decode(object + SEALED_HEADER, size, excluded)) < 0)
             rc = err_set(e, -rc, "a condemnation of tenant %s makes no sense", x->tenant->name);
         if (rc < 0)
@@ -120,15 +125,21 @@ static int read_condemned(struct session *x, const struct listed *list, size_t c
 
 int claim_start(struct session *x, const uint8_t id[16], struct claim *out, struct pack_set *excluded, struct err *e)
 {
-    AUTO_FREE struct listed *list = NULL;
+    struct listed *list = NULL;
     size_t count = 0;
     *out = (struct claim){.id = store_id(id), .created = (uint64_t)time(NULL)};
     crypt_random(out->id.b + 16, 8);
     int rc = put_claim(x, out, CLAIM_BEGAN, e);
-    if (rc == 0)
+    for (unsigned tries = 0; rc == 0 && tries < LISTINGS; tries++) {
         rc = store_list(x->store, x->tenant->name, OBJECT_CONDEMNED, NULL, &list, &count, e);
-    if (rc == 0)
-        rc = read_condemned(x, list, count, out, excluded, e);
+        if (rc == 0)
+            rc = read_condemned(x, list, count, out, excluded, e);
+        free(list);
+        list = NULL;
+        if (rc == 0)
+            break;
+        rc = rc < 0 ? rc : tries + 1 < LISTINGS ? 0 : err_set(e, EAGAIN, "the condemnations of tenant %s change all the time", x->tenant->name);
+    }
     return rc < 0 ? rc : put_claim(x, out, CLAIM_SEEN, e);
 }
 

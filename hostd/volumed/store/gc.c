@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/volumed/store/claim.h"
+#include "hostd/volumed/store/gc_merge.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #define WIDTH       8u         /* objects read or deleted at the same time */
 #define SPARSE_MIN  (4u << 20) /* bytes that a pack must waste before it is condemned for it, */
 #define SPARSE_PART 4u         /* when no artifact uses more than one part in so many */
+#define SENTENCES_MANY 4u      /* condemnations that stay are put together */
 
 /* A condemnation. */
 struct sentence {
@@ -324,75 +326,6 @@ static int delete_packs(struct gc *g, struct err *e)
     return task_each(g->store->co, g->deleted.count, WIDTH, delete_one, g, e);
 }
 
-/* What an index says of packs that are gone is taken out of it. */
-static int rewrite_index(struct gc *g, const struct object_id *old, struct index_body *b, struct err *e)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < b->count; i++)
-        if (!pack_set_has(&g->deleted, &b->packs[b->entries[i].pack]))
-            b->entries[n++] = b->entries[i];
-    if (n == b->count)
-        return 0;
-    if (n > 0) {
-        size_t size = index_size(b->pack_count < n ? b->pack_count : n, n);
-        uint32_t packs = 0, *places = calloc((size_t)b->pack_count + 1, sizeof *places);
-        AUTO_FREE uint8_t *object = malloc(SEALED_HEADER + index_size(b->pack_count, n));
-        if (!object || !places) {
-            free(places);
-            return out_of_memory(e);
-        }
-        for (uint32_t i = 0; i < b->pack_count; i++) {
-            places[i] = packs;
-            if (!pack_set_has(&g->deleted, &b->packs[i]))
-                b->packs[packs++] = b->packs[i];
-        }
-        for (uint32_t i = 0; i < n; i++)
-            b->entries[i].pack = places[b->entries[i].pack];
-        free(places);
-        struct object_id id = store_id(old->b);
-        crypt_random(id.b + 16, 8);
-        size = index_size(packs, n);
-        index_encode(b->packs, packs, b->entries, n, object + SEALED_HEADER);
-        int rc = store_put_sealed(&g->session, SEALED_INDEX, &id, object, size, 0, e);
-        if (rc < 0)
-            return rc;
-    }
-    g->rep->gc.deleted_others++;
-    return store_delete(g->store, g->session.tenant->name, OBJECT_INDEX, old, e);
-}
-
-static int clean_index(struct gc *g, const struct object_id *id, struct err *e)
-{
-    AUTO_FREE uint8_t *object = NULL;
-    size_t size = 0;
-    struct index_body b = {0};
-    int rc = store_get_sealed(&g->session, SEALED_INDEX, id, &object, &size, e);
-    if (rc == 0)
-        rc = index_decode(object + SEALED_HEADER, size, &b);
-    if (rc == 0)
-        rc = rewrite_index(g, id, &b, e);
-    else if (rc == -EBADMSG)
-        rc = store_delete(g->store, g->session.tenant->name, OBJECT_INDEX, id, e); /* of no use to anybody */
-    index_body_finish(&b);
-    return rc == -ENOENT ? 0 : rc;
-}
-
-/* Indexes are named by the artifact whose upload made the packs. */
-static int clean_indexes(struct gc *g, struct err *e)
-{
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < g->deleted.count; i++) {
-        AUTO_FREE struct listed *list = NULL;
-        size_t count = 0;
-        if (i > 0 && memcmp(g->deleted.ids[i].b, g->deleted.ids[i - 1].b, 16) == 0)
-            continue;
-        rc = store_list(g->store, g->session.tenant->name, OBJECT_INDEX, g->deleted.ids[i].b, &list, &count, e);
-        for (size_t j = 0; rc == 0 && j < count; j++)
-            rc = clean_index(g, &list[j].id, e);
-    }
-    return rc;
-}
-
 static int lift_sentences(struct gc *g, struct err *e)
 {
     int rc = 0;
@@ -403,6 +336,39 @@ static int lift_sentences(struct gc *g, struct err *e)
         rc = store_delete(g->store, g->session.tenant->name, OBJECT_CONDEMNED, &s->id, e);
         g->rep->gc.deleted_others++;
     }
+    return rc;
+}
+
+static bool is_left(const struct sentence *s)
+{
+    return !s->waits && !s->damaged && s->gone < s->packs.count;
+}
+
+/*
+ * Each upload reads all condemnations, and those of which a pack is in use stay: many become one. It is put before the others are removed, so that who lists them
+ * finds one or the other. Uploads in progress have not seen it, and so nothing of it is deleted before they end.
+ */
+static int merge_sentences(struct gc *g, struct err *e)
+{
+    struct pack_set left = {0};
+    size_t many = 0;
+    int rc = 0;
+    for (size_t i = 0; i < g->sentence_count; i++)
+        many += is_left(&g->sentences[i]);
+    for (size_t i = 0; many >= SENTENCES_MANY && rc == 0 && i < g->sentence_count; i++)
+        for (size_t j = 0; is_left(&g->sentences[i]) && rc == 0 && j < g->sentences[i].packs.count; j++)
+            if (!pack_set_has(&g->deleted, &g->sentences[i].packs.ids[j]) && !pack_set_add(&left, &g->sentences[i].packs.ids[j]))
+                rc = out_of_memory(e);
+    pack_set_sort(&left);
+    if (rc == 0 && left.count && left.count <= CONDEMNED_MAX) {
+        rc = gc_condemn(&g->session, &left, e);
+        for (size_t i = 0; rc == 0 && i < g->sentence_count; i++)
+            if (is_left(&g->sentences[i])) {
+                rc = store_delete(g->store, g->session.tenant->name, OBJECT_CONDEMNED, &g->sentences[i].id, e);
+                g->rep->gc.deleted_others++;
+            }
+    }
+    pack_set_finish(&left);
     return rc;
 }
 
@@ -428,9 +394,11 @@ static int collect(struct gc *g, struct err *e)
     if (rc == 0)
         rc = delete_packs(g, e);
     if (rc == 0)
-        rc = clean_indexes(g, e);
+        rc = gc_indexes(&g->session, &g->deleted, &g->rep->gc.deleted_others, e);
     if (rc == 0)
         rc = lift_sentences(g, e);
+    if (rc == 0)
+        rc = merge_sentences(g, e);
     if (rc < 0)
         return rc;
     g->rep->gc.artifacts += g->manifest_count;

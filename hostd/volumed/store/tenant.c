@@ -19,6 +19,7 @@
 #define RACE_MSEC   2000u /* how long two nodes that make a tenant's key at once may differ, where the store has no conditional put */
 #define INDEX_WIDTH 4u    /* index objects read at the same time */
 #define RUNS_MAX    1024u
+#define LISTINGS    4u    /* of indexes that are put together meanwhile */
 
 static void forget_runs(struct store *s, struct tenant *t);
 
@@ -458,6 +459,7 @@ struct fetch {
     struct session *session;
     const struct listed *list;
     const bool *have;
+    bool missed; /* one was gone: it is part of another now, perhaps */
 };
 
 struct write_step {
@@ -489,7 +491,8 @@ static int fetch_index(void *user, size_t i, struct err *e)
     if (rc == -ENOENT || rc == -EBADMSG) {
         if (rc == -EBADMSG)
             log_warn("%s; chunks that it lists are stored again", e->msg);
-        return 0; /* collected meanwhile; or of no use */
+        f->missed = f->missed || rc == -ENOENT;
+        return 0;
     }
     if (rc == 0 && (rc = index_decode(object + SEALED_HEADER, size, &w.body)) < 0) {
         index_body_finish(&w.body);
@@ -539,26 +542,37 @@ static int compact(struct session *x, struct err *e)
     return 0;
 }
 
-static int sync_runs(struct session *x, struct err *e)
+/* 1: some were gone meanwhile. */
+static int read_indexes(struct session *x, struct err *e)
 {
     struct tenant *t = x->tenant;
     struct listed *list = NULL;
     size_t count = 0;
-    if (t->dir < 0)
-        task_thread(x->store->co, load_runs, x);
-    if (t->dir < 0)
-        return err_set(e, EIO, "make the folder of tenant %s in the cache: is the disk full?", t->name);
     int rc = store_list(x->store, t->name, OBJECT_INDEX, NULL, &list, &count, e);
     bool *have = rc == 0 ? calloc(count + 1, sizeof *have) : NULL;
     if (rc == 0 && !have)
         rc = err_set(e, ENOMEM, "list indexes: out of memory");
     if (rc == 0) {
+        struct fetch f = {x, list, have, false};
         judge_runs(t, list, count, have);
-        rc = task_each(x->store->co, count, INDEX_WIDTH, fetch_index, &(struct fetch){x, list, have}, e);
+        rc = task_each(x->store->co, count, INDEX_WIDTH, fetch_index, &f, e);
+        rc = rc == 0 && f.missed ? 1 : rc;
     }
     free(have);
     free(list);
-    return rc < 0 ? rc : compact(x, e);
+    return rc;
+}
+
+static int sync_runs(struct session *x, struct err *e)
+{
+    int rc = 1;
+    if (x->tenant->dir < 0)
+        task_thread(x->store->co, load_runs, x);
+    if (x->tenant->dir < 0)
+        return err_set(e, EIO, "make the folder of tenant %s in the cache: is the disk full?", x->tenant->name);
+    for (unsigned tries = 0; rc > 0 && tries < LISTINGS; tries++)
+        rc = read_indexes(x, e);
+    return rc < 0 ? rc : compact(x, e); /* what was missed costs room, no more */
 }
 
 /* ---- views ---- */

@@ -540,6 +540,73 @@ def a_pack_that_is_nearly_empty_goes_with_its_last_user(s):
     same(path, out)
 
 
+def indexes_of_small_uploads_are_put_together(s):
+    """So that a node which sees the tenant for the first time reads few objects; and what is deleted later is cleared out of them, too."""
+    files = [s.file({0: bytes_of(300 + i, 2 * CHUNK)}, MIB) for i in range(40)]
+    ids = [ident() for _ in files]
+    for i, f in zip(ids, files):
+        s.client.upload("small", i, f)
+    no_claims(s, "small")
+    assert len(s.daemon.objects("small/index/")) == 40
+    s.client.call(GC, "small")
+    left = s.daemon.objects("small/index/")
+    assert len(left) == 1, left
+    for f in files[:3]:
+        assert s.client.upload("small", ident(), f).new == 0
+    with Daemon(s.daemon.program) as other:
+        other.kill()
+        with open(other.conf) as f:
+            text = f.read()
+        with open(other.conf, "w") as f:
+            f.write(text.replace(other.store, s.daemon.store).replace(f"{other.folder}/keys", f"{s.daemon.folder}/keys"))
+        other.start()
+        client = other.client()
+        for f in files[3:6]:
+            assert client.upload("small", ident(), f).new == 0, "a new node does not find a chunk"
+        client.close()
+    for name in s.daemon.objects("small/manifests/"):
+        if name.rsplit("/", 1)[1] not in (ids[30].hex(), ids[31].hex()):
+            s.client.call(DELETE, "small", bytes.fromhex(name.rsplit("/", 1)[1]))
+    no_claims(s, "small")
+    s.client.call(GC, "small")
+    assert s.client.upload("small", ident(), files[0]).new == 2 * CHUNK, "a chunk that was collected was used"
+    assert s.client.upload("small", ident(), files[30]).new == 0
+    assert s.client.call(FSCK, "small", flags=READ_ALL).wrong == 0
+    for name in s.daemon.objects("small/manifests/"):
+        s.client.call(DELETE, "small", bytes.fromhex(name.rsplit("/", 1)[1]))
+    no_claims(s, "small")
+    s.client.call(GC, "small")
+    assert s.daemon.objects("small/") == ["small/key"], s.daemon.objects("small/")
+
+
+def condemnations_that_stay_are_put_together(s):
+    kept = []
+    for n in range(6):
+        path = s.file({0: bytes_of(400 + n, 6 * MIB)}, 6 * MIB)
+        a, b = ident(), ident()
+        s.client.upload("judge", a, path)
+        with open(path, "r+b") as f:
+            f.write(bytes_of(420 + n, 5 * MIB))
+        s.client.upload("judge", b, path, ranges=[(0, 5 * MIB, 1)], parent=("judge", a))
+        s.client.call(DELETE, "judge", a)
+        no_claims(s, "judge")
+        s.client.call(GC, "judge")
+        kept.append((b, path))
+        assert len(s.daemon.objects("judge/condemned/")) <= 4, s.daemon.objects("judge/condemned/")
+    # what is condemned is still shunned, and goes with its last user
+    up = s.client.upload("judge", ident(), s.file({0: bytes_of(400, 6 * MIB)}, 6 * MIB))
+    assert up.new == 6 * MIB, up
+    for b, path in kept:
+        out = s.path()
+        s.client.download("judge", b, out)
+        same(path, out)
+        s.client.call(DELETE, "judge", b)
+    no_claims(s, "judge")
+    s.client.call(GC, "judge")
+    assert not s.daemon.objects("judge/condemned/"), s.daemon.objects("judge/condemned/")
+    assert s.client.call(FSCK, "judge", flags=READ_ALL).wrong == 0
+
+
 def a_claim_of_a_dead_upload_holds_garbage_for_a_day(s):
     path = s.file({0: bytes_of(19, 3 * MIB)}, 3 * MIB)
     a = ident()
@@ -802,6 +869,8 @@ TESTS = [
     another_tenants_objects_are_of_no_use,
     garbage_goes_and_nothing_else,
     a_pack_that_is_nearly_empty_goes_with_its_last_user,
+    indexes_of_small_uploads_are_put_together,
+    condemnations_that_stay_are_put_together,
     a_claim_of_a_dead_upload_holds_garbage_for_a_day,
     what_an_upload_in_progress_uses_stays,
     keys_are_rotated_and_revoked,
