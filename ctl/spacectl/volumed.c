@@ -63,11 +63,16 @@ int volumed_ask(int fd, uint32_t op, const char *tenant, uint32_t flags, struct 
     return 0;
 }
 
+int volumed_config(const char *config_path, struct config *out, struct err *e)
+{
+    const char *env = getenv("SPACE_CONFIG");
+    return config_load(config_path ? config_path : env && *env ? env : CONFIG_PATH_DEFAULT, out, e);
+}
+
 int volumed_open(const char *config_path, struct volumed_reply *ret_hello, struct err *e)
 {
     struct config config;
-    const char *env = getenv("SPACE_CONFIG");
-    int rc = config_load(config_path ? config_path : env && *env ? env : CONFIG_PATH_DEFAULT, &config, e);
+    int rc = volumed_config(config_path, &config, e);
     AUTO_CLOSE int fd = rc < 0 ? -1 : open_connection(&config, e);
     if (fd < 0)
         return -1;

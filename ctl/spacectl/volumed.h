@@ -10,6 +10,9 @@
 #define VOLUMED_CONFIG_HELP                                                                        \
     "the instance's configuration (default $SPACE_CONFIG, else " CONFIG_PATH_DEFAULT ")"
 
+/* Loads it: NULL means the default. */
+int volumed_config(const char *config_path, struct config *out, struct err *e);
+
 /* Connects to the instance of a configuration (NULL: the default) and greets; `hello` of the reply is set. A descriptor, or -1 with a sentence. */
 int volumed_open(const char *config_path, struct volumed_reply *ret_hello, struct err *e);
 

@@ -652,10 +652,18 @@ static void write_snapshot_state(struct p9_request *r, struct tree_fid *f, char 
     (void)len;
     if (!may_write(r, f))
         return;
-    if (strcmp(value, "upload") != 0)
-        fail_errno(r, f, EINVAL, "a snapshot's state takes `upload`: its files are stored in the object store");
-    else
+    if (!strcmp(value, "upload"))
         volume_upload(f->node.snapshot, pending_write(r, f));
+    else if (!strcmp(value, "repair"))
+        volume_repair(f->node.snapshot, pending_write(r, f));
+    else
+        fail_errno(r, f, EINVAL, "a snapshot's state takes `upload`: its files are stored in the object store; and `repair`: what is damaged there is mended");
+}
+static void read_snapshot_artifacts(struct tree_fid *f, struct text *t)
+{
+    char line[160];
+    for (unsigned i = 0; volume_artifact(f->node.snapshot, i, line, sizeof line); i++)
+        text_add(t, "%s\n", line);
 }
 static void read_snapshot_durable(struct tree_fid *f, struct text *t)
 {
@@ -733,8 +741,9 @@ const struct attr snapshot_attrs[] = {
     {"delta", 0444, 0, read_snapshot_delta, NULL, "Bytes that it holds beyond the snapshot before it, or what its sandbox came from; `unknown` until measured."},
     {"tier", 0444, 0, read_snapshot_tier, NULL, "Of an automatic one: the line of `keep` that keeps it longest."},
     {"expires", 0444, 0, read_snapshot_expires, NULL, "When it is removed if `keep` stays as it is (UTC), or never."},
-    {"state", 0644, 0, read_snapshot_state, write_snapshot_state, "creating, ready, stored (in the object store only) or failed; write `upload` to store it. The write returns when it is durable."},
+    {"state", 0644, 0, read_snapshot_state, write_snapshot_state, "creating, ready, stored (in the object store only) or failed; write `upload` to store it, `repair` to mend what is damaged there. The write returns when it is done."},
     {"durable", 0444, 0, read_snapshot_durable, NULL, "`yes`: it is in the object store, verified. `no`; while it is uploaded `no DONE TOTAL`, in bytes."},
+    {"artifacts", 0444, 0, read_snapshot_artifacts, NULL, "What it is in the object store, FILE TENANT ID a line, its template's too: what `spacectl fsck` names."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
     {"changes", 0666, ATTR_STREAM, NULL, write_changes,
      "Write the head of another snapshot, then read from the same descriptor: BYTES PATH of each file in files/ that may differ from that one's."},

@@ -138,6 +138,14 @@ static int find_ranges(struct space *s, const struct artifact_row *row, uint32_t
     return rc;
 }
 
+int upload_ranges(struct space *s, const struct artifact_row *row, uint64_t base, int *ret_fd, struct err *e)
+{
+    struct part p = {.ranges = -1};
+    int rc = find_ranges(s, row, NODED_TEMPLATE, base, &p, e);
+    *ret_fd = p.ranges;
+    return rc;
+}
+
 static bool has_ranges(int64_t file)
 {
     return file == NODED_DISK || file == NODED_RAM;
@@ -216,11 +224,16 @@ static void progress(void *user, uint64_t done, uint64_t total)
         w->task->bytes = w->done + done;
 }
 
-static int send_part(struct work *w, struct part *p, struct volumed_reply *rep, struct err *e)
+uint32_t volume_kind_of(uint32_t file)
 {
     static const uint32_t files[] = {[NODED_DISK] = VOLUMED_DISK,   [NODED_RAM] = VOLUMED_RAM,      [NODED_STATE] = VOLUMED_STATE,
                                      [NODED_KERNEL] = VOLUMED_STATE, [NODED_INITRD] = VOLUMED_STATE, [NODED_META] = VOLUMED_META};
-    struct volumed_request req = {.op = VOLUMED_UPLOAD, .file = files[p->a->row.file], .size = p->size};
+    return files[file];
+}
+
+static int send_part(struct work *w, struct part *p, struct volumed_reply *rep, struct err *e)
+{
+    struct volumed_request req = {.op = VOLUMED_UPLOAD, .file = volume_kind_of((uint32_t)p->a->row.file), .size = p->size};
     int fds[2] = {p->fd, p->ranges}, rc = 0;
     req.object = artifact_ref(p->a->row.tenant, p->a->row.name);
     req.base = artifact_ref(VOLUME_TEMPLATES, p->a->row.base);

@@ -98,7 +98,10 @@ static void emit(const struct volume_task *t)
     const struct snapshot *sn = t->snapshot;
     struct event_scope scope = {sn->row.owner, sn->row.gid, sn->row.mode};
     uint64_t msec = (uv_hrtime() - t->began) / 1000000;
-    if (t->fetch)
+    if (t->repair)
+        event_emit(sn->space, &scope, "repair", (uint64_t)sn->row.sandbox, sn->row.sandbox_name,
+                   ",\"snapshot\":\"%s\",\"read_bytes\":%" PRIu64 ",\"stored_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, sn->row.name, t->sum.read, t->sum.stored, msec);
+    else if (t->fetch)
         event_emit(sn->space, &scope, "download", (uint64_t)sn->row.sandbox, sn->row.sandbox_name,
                    ",\"snapshot\":\"%s\",\"fetched_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, sn->row.name, t->sum.fetched, msec);
     else
@@ -113,7 +116,7 @@ static void finished(struct volume_task *t)
     if (t->fetch) {
         sn->row.delta = -1;
         snapshot_set_state(sn, ARTIFACT_READY, NULL);
-    } else {
+    } else if (!t->repair) {
         sn->row.durable = 1;
         db_save(sn->space->db, DB_SNAPSHOTS, &sn->row, NULL);
     }
@@ -126,7 +129,7 @@ static void task_work(void *arg)
     struct snapshot *sn = t->snapshot;
     struct err e = {0};
     t->co = co_self(sn->space->co);
-    int rc = t->aborted ? -ECANCELED : t->fetch ? fetch_run(t, &e) : upload_run(t, &e);
+    int rc = t->aborted ? -ECANCELED : t->repair ? repair_run(t, &e) : t->fetch ? fetch_run(t, &e) : upload_run(t, &e);
     if (rc == 0 && sn->gone)
         rc = err_set(&e, ENOENT, "snapshot '%s' was removed", sn->row.name);
     if (rc == 0)
@@ -144,21 +147,23 @@ static void task_work(void *arg)
     free(t);
 }
 
-static struct volume_task *task_start(struct snapshot *sn, bool fetch)
+enum task_kind { TASK_UPLOAD, TASK_FETCH, TASK_REPAIR };
+
+static struct volume_task *task_start(struct snapshot *sn, enum task_kind kind)
 {
     struct volume_task *t = calloc(1, sizeof *t);
     if (!t)
         abort();
-    *t = (struct volume_task){.snapshot = snapshot_ref(sn), .volume = sn->space->volume, .fetch = fetch, .began = uv_hrtime()};
+    *t = (struct volume_task){.snapshot = snapshot_ref(sn), .volume = sn->space->volume, .fetch = kind == TASK_FETCH, .repair = kind == TASK_REPAIR, .began = uv_hrtime()};
     sn->task = t;
     sn->loads++; /* `keep` leaves it alone */
     return t;
 }
 
-static void task_join(struct snapshot *sn, bool fetch, struct waiter *w)
+static void task_join(struct snapshot *sn, enum task_kind kind, struct waiter *w)
 {
     bool begins = !sn->task;
-    struct volume_task *t = begins ? task_start(sn, fetch) : sn->task;
+    struct volume_task *t = begins ? task_start(sn, kind) : sn->task;
     if (w)
         wait_add(&t->done, w);
     if (begins)
@@ -182,7 +187,7 @@ void volume_upload(struct snapshot *sn, struct waiter *w)
     else if (!sn->row.durable && sn->row.state != ARTIFACT_READY)
         refuse(w, EAGAIN, sn, sn->row.state == ARTIFACT_CREATING ? "is not complete yet" : "failed: there is nothing to store");
     else if (!sn->row.durable)
-        task_join(sn, false, w);
+        task_join(sn, TASK_UPLOAD, w);
 }
 
 void volume_fetch(struct snapshot *sn, struct waiter *w)
@@ -193,8 +198,38 @@ void volume_fetch(struct snapshot *sn, struct waiter *w)
         w->done(w, 0, NULL);
     else if (sn->row.state != ARTIFACT_READY && sn->row.state != ARTIFACT_STORED)
         refuse(w, EAGAIN, sn, "is not in the store");
+    else if (sn->row.state == ARTIFACT_STORED && sn->task && sn->task->repair)
+        refuse(w, EAGAIN, sn, "is being mended");
     else if (sn->row.state == ARTIFACT_STORED)
-        task_join(sn, true, w);
+        task_join(sn, TASK_FETCH, w);
+}
+
+void volume_repair(struct snapshot *sn, struct waiter *w)
+{
+    if (sn->gone)
+        refuse(w, ENOENT, sn, "was removed");
+    else if (!sn->row.durable)
+        refuse(w, EAGAIN, sn, "is not in the store");
+    else if (sn->task && !sn->task->repair)
+        refuse(w, EAGAIN, sn, "is being fetched: mend it afterwards");
+    else
+        task_join(sn, TASK_REPAIR, w);
+}
+
+bool volume_artifact(const struct snapshot *sn, unsigned n, char *out, size_t size)
+{
+    const struct volume *v = sn->space->volume;
+    const struct artifact *disk = artifact_find(v, NODED_SNAPSHOT, (uint64_t)sn->row.id, NODED_DISK);
+    const struct artifact *base = disk ? artifact_by_name(v, disk->row.base) : NULL;
+    for (int of = 0; of < (base ? 2 : 1); of++)
+        for (uint32_t file = NODED_DISK; file <= NODED_META; file++) {
+            const struct artifact *a = of ? artifact_find(v, NODED_TEMPLATE, (uint64_t)base->row.object, file) : artifact_find(v, NODED_SNAPSHOT, (uint64_t)sn->row.id, file);
+            if (!a || a->row.state != STORE_DURABLE || n-- > 0)
+                continue;
+            snprintf(out, size, "%s %s %s", volume_file_name(file), a->row.tenant, a->row.name);
+            return true;
+        }
+    return false;
 }
 
 /* A waiter that may be done at once. */

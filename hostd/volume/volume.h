@@ -38,6 +38,10 @@ int volume_prepare(struct sandbox *sb, struct err *e);
 void volume_upload(struct snapshot *sn, struct waiter *w);
 /* Brings a stored snapshot's object into the pool: it is ready then. Otherwise as volume_upload. */
 void volume_fetch(struct snapshot *sn, struct waiter *w);
+/* Mends the artifacts of a durable snapshot, and of its base, in the store: from the files in the pool, or from what else the tenant has there. -EBADMSG what is lost. */
+void volume_repair(struct snapshot *sn, struct waiter *w);
+/* The `n`-th artifact of a snapshot, those of its base behind its own, as "FILE TENANT ID"; false: no more. */
+bool volume_artifact(const struct snapshot *sn, unsigned n, char *out, size_t size);
 /* The same from a coroutine, whose abort does not end the work. */
 int volume_uploaded(struct snapshot *sn, struct err *e);
 int volume_fetched(struct snapshot *sn, struct err *e);

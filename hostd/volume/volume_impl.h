@@ -46,7 +46,7 @@ struct volume_task {
     struct snapshot *snapshot;
     struct volume *volume;
     struct co *co;
-    bool fetch, aborted;
+    bool fetch, repair, aborted;
     struct wait_list done;
     uint64_t bytes, total; /* progress */
     uint64_t began;        /* uv_hrtime */
@@ -72,6 +72,10 @@ const char *volume_file_name(uint32_t file);
 int upload_run(struct volume_task *t, struct err *e);
 /* The template or prepared template from which a memory with that base, and a disk with that parent, derive, and which is in this pool; 0: none. */
 uint64_t upload_find_base(const struct space *s, int64_t base_kind, int64_t base, int64_t parent_kind, int64_t parent);
+/* Where a file in the pool differs from that of the base, a memfd for space-volumed. */
+int upload_ranges(struct space *s, const struct artifact_row *row, uint64_t base, int *ret_fd, struct err *e);
+/* enum volumed_file of an enum noded_file. */
+uint32_t volume_kind_of(uint32_t file);
 /* Stores the files of a base that are not stored yet. */
 int upload_base(struct volume *v, uint64_t id, struct err *e);
 
@@ -80,6 +84,10 @@ int upload_base(struct volume *v, uint64_t id, struct err *e);
 int fetch_run(struct volume_task *t, struct err *e);
 /* Makes a base that is in the store a template's object in the pool, under its own id. */
 int fetch_base(struct volume *v, uint64_t id, struct err *e);
+
+/* ---- repair.c ---- */
+
+int repair_run(struct volume_task *t, struct err *e);
 
 /* ---- tenants.c ---- */
 

@@ -194,6 +194,52 @@ def snapshots_are_stored():
         wait_until(lambda: rows("SELECT count(*) FROM artifacts WHERE object = ?", number) == [(0,)], 30, "they are deleted from the store")
 
 
+def spoil(name, how):
+    """An object of the store: a flipped bit in its middle, or gone."""
+    if how == "gone":
+        os.unlink(name)
+        return
+    at = os.path.getsize(name) // 2
+    with open(name, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 8]))
+
+
+@check
+def what_is_damaged_in_the_store_is_mended_from_the_pool():
+    b = box()
+    b.out("head -c 300000 /dev/urandom > /fresh; sync")
+    b.verb("suspend")
+    name = snapshot_of(b)
+    store, found = config()["store"], {}
+    for text in line("snapshots", b.name, name, "artifacts").splitlines():
+        file, tenant, number = text.split()
+        found.setdefault(f"{tenant == 'templates'} {file}", (tenant, number))
+
+    def objects(key, folder):
+        tenant, number = found[key]
+        at = os.path.join(store, tenant, folder, number)
+        return [os.path.join(at, n) for n in sorted(os.listdir(at))] if folder == "packs" else [at]
+
+    spoil(objects("False disk.raw", "packs")[0], "flipped")
+    spoil(objects("False vm.state", "packs")[0], "gone")
+    spoil(objects("False ram.raw", "manifests")[0], "flipped")
+    spoil(objects("True disk.raw", "packs")[0], "flipped")
+    checked = spacectl("fsck", "--read-all")
+    eq(1, checked.returncode, checked.stdout + checked.stderr)
+    has(found["False vm.state"][1], checked.stdout, "what fsck says")
+    mended = spacectl("fsck", "--read-all", "--repair", timeout=120)
+    eq(0, mended.returncode, mended.stdout + mended.stderr)
+    has(": mended", mended.stdout, "what fsck says")
+    spoil(objects("False meta", "manifests")[0], "gone")  # nothing in the store says that it was there
+    write("repair", "snapshots", b.name, name, "state")
+    remove_object(b, name)
+    is_whole(b.touch())
+    b.out("rm /fresh; sync")
+
+
 def restart_with(**settings):
     """hostd, with other values in the configuration; None takes one out."""
     name = os.environ["SPACE_CONFIG"]

@@ -6,6 +6,7 @@ import glob
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -641,6 +642,24 @@ def a_claim_of_a_dead_upload_holds_garbage_for_a_day(s):
     assert not s.daemon.objects("dead/claims/")
 
 
+def an_upload_that_stood_still_for_too_long_begins_anew(s):
+    """Here a claim is good for four seconds: an upload that could not renew its own for two gives up, since its chunks may be gone."""
+    with Daemon(s.daemon.program, conf="store_stale = 4\n") as d:
+        client, path, a, out = d.client(), s.file({0: bytes_of(33, 96 * MIB)}, 96 * MIB), ident(), s.path()
+        request = client.send_upload("still", a, path)
+        wait_for(lambda: d.objects("still/packs/"))
+        d.process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)  # time must pass
+        d.process.send_signal(signal.SIGCONT)
+        e = fails(errno.ESTALE, client.wait, request)
+        assert "stood still" in e.strerror, e
+        assert not d.objects("still/manifests/")
+        client.upload("still", a, path)
+        client.download("still", a, out)
+        same(path, out)
+        client.close()
+
+
 def what_an_upload_in_progress_uses_stays(s):
     """The artifact that has the chunks is deleted, and garbage collected, when the upload has found them there."""
     for _ in range(3):
@@ -872,6 +891,7 @@ TESTS = [
     indexes_of_small_uploads_are_put_together,
     condemnations_that_stay_are_put_together,
     a_claim_of_a_dead_upload_holds_garbage_for_a_day,
+    an_upload_that_stood_still_for_too_long_begins_anew,
     what_an_upload_in_progress_uses_stays,
     keys_are_rotated_and_revoked,
     a_revocation_outlives_a_rotation_at_the_same_time,
