@@ -564,6 +564,7 @@ def indexes_of_small_uploads_are_put_together(s):
         client = other.client()
         for f in files[3:6]:
             assert client.upload("small", ident(), f).new == 0, "a new node does not find a chunk"
+        no_claims(s, "small")
         client.close()
     for name in s.daemon.objects("small/manifests/"):
         if name.rsplit("/", 1)[1] not in (ids[30].hex(), ids[31].hex()):
