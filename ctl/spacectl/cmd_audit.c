@@ -81,7 +81,9 @@ static int verify(const struct command *self, const struct tree *t, const struct
         rc = check_end(&said, &found, e);
     if (rc < 0)
         return rc;
-    printf("%" PRIu64 " lines, each follows the one before it; the last one's hash is %s\n", found.lines, sodium_bin2hex(hash, sizeof hash, found.hash, AUDIT_HASH));
+    if (found.first > 1)
+        printf("lines 1 to %" PRIu64 " are not there any more\n", found.first - 1);
+    printf("%" PRIu64 " lines, each follows the one before it; the last one's hash is %s\n", found.lines - found.first + 1, sodium_bin2hex(hash, sizeof hash, found.hash, AUDIT_HASH));
     if (asked < 0)
         printf("whether lines are missing at the end cannot be said: %s\n", unasked.msg);
     return 0;

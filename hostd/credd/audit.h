@@ -20,7 +20,8 @@
 struct audit;
 
 struct audit_end {
-    uint64_t lines;
+    uint64_t lines; /* the number of the last one */
+    uint64_t first; /* audit_verify: of the oldest that is there; those before were archived, or taken away */
     uint8_t hash[AUDIT_HASH]; /* of the last one; zeros: there is none */
 };
 

@@ -154,7 +154,7 @@ static const char *check_line(struct chain *c, const char *line)
     prev[AUDIT_HASH * 2] = 0;
     if (!audit_member(line, "seq", seq, sizeof seq) || str_parse_u64(seq, UINT64_MAX, &n) < 0 || n != c->end->lines + 1)
         return "its number does not follow: lines were removed or inserted before it";
-    if (strcmp(prev, c->prev) != 0)
+    if (c->prev[0] && strcmp(prev, c->prev) != 0)
         return "it does not follow the line before it: that one was changed, or others were removed or inserted";
     c->end->lines = n;
     memcpy(c->end->hash, bytes, sizeof bytes);
@@ -184,7 +184,10 @@ int audit_verify(const char *folder, struct audit_end *out, struct err *e)
     size_t count = 0;
     *out = (struct audit_end){0};
     int rc = list(folder, &numbers, &count, e);
-    sodium_bin2hex(c.prev, sizeof c.prev, out->hash, AUDIT_HASH);
+    out->first = rc == 0 && count ? numbers[0] : 1;
+    out->lines = out->first - 1;
+    if (out->first == 1) /* else the first line's word for what was before it is taken */
+        sodium_bin2hex(c.prev, sizeof c.prev, out->hash, AUDIT_HASH);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         if (numbers[i] != out->lines + 1)
             return err_set(e, EBADMSG, "%s: the file with number %" PRIu64 " is missing", folder, out->lines + 1);

@@ -298,6 +298,7 @@ static void write_value(struct p9_request *r, struct tree_fid *f, char *value, s
         return;
     }
     explicit_bzero(value, len);
+    explicit_bzero((void *)(uintptr_t)r->t->Twrite.data.p, r->t->Twrite.data.len);
     fail_errno(r, f, EINVAL, "a value comes sealed to credentials/key: write it through the mount, or by `spacectl credential set`");
 }
 

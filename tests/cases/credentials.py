@@ -258,6 +258,32 @@ def it_is_nowhere_in_plain_text():
     os.rmdir(path("snapshots", "spacetestann:credbox", "s"))
 
 
+def log_lines():
+    folder = os.path.join(config()["credentials"], "audit")
+    out = []
+    for name in sorted(os.listdir(folder)):
+        with open(os.path.join(folder, name), encoding="ascii") as f:
+            out += [json.loads(text) for text in f]
+    return out
+
+
+@check
+def denied_connections_are_in_the_log():
+    box = world().box
+    tries = 5
+    for _ in range(tries):
+        ne(0, box.run("nc -w 2 192.0.2.77 4455 </dev/null").status, "a connection that nothing allows")
+
+    def denied():
+        mine = [t for t in log_lines() if t["kind"] == "denied" and t["sandbox"] == box.get("id")]
+        return sum(t["count"] for t in mine) >= tries and mine
+
+    lines = wait_until(denied, 20, "the denials in the log")
+    has("192.0.2.77:4455", lines[0]["text"], "the first line")
+    eq(world().ann[0], lines[0]["uid"], "whose it is")
+    eq(tries, sum(t["count"] for t in lines), "denials in all")
+
+
 @check
 def the_log_is_a_chain_and_says_where_it_is_broken():
     folder = os.path.join(config()["credentials"], "audit")

@@ -203,6 +203,7 @@ static void every_line_is_in_the_chain(void)
     CHECK(end.lines > 20);
     CHECK_EQ((int)end.lines, (int)audit_end(credd.audit).lines);
     CHECK(!memcmp(end.hash, audit_end(credd.audit).hash, AUDIT_HASH));
+    CHECK_EQ(end.first, 1);
     /* an odd text neither breaks a line nor passes for members of it */
     CHECK_EQ(audit_note(credd.audit, "test", 0, 0, 0, 1, "\",\"hash\":\"\n\\\x01\xff"), 0);
     CHECK_EQ(audit_verify(path, &end, &e), 0);
