@@ -199,12 +199,16 @@ int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_obj
     AUTO_CLOSE int src = pool_object_open(p, from, "snapshot", e);
     if (src < 0)
         return src;
-    bool strip = from.kind == NODED_SANDBOX; /* its memory is of another instant than its disk */
-    int flags = read_only && !strip ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0;
-    if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name, flags, NULL, NULL) !=
-        BTRFS_UTIL_OK)
+    /* A sandbox's memory is of another instant than its disk; without a state nothing loads it, and
+     * what is sealed at once, in one transaction, may hold it: nobody but root enters that folder.
+     */
+    bool state = pool_has_file(src, NODED_STATE), strip = from.kind == NODED_SANDBOX || !state;
+    bool at_once = read_only && (from.kind != NODED_SANDBOX || !state);
+    if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name,
+                                       at_once ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0, NULL,
+                                       NULL) != BTRFS_UTIL_OK)
         return pool_fail(e, "snapshot to", to);
-    if (read_only && !strip)
+    if (at_once)
         return 0;
     AUTO_CLOSE int dst = pool_object_open(p, to, "snapshot to", e);
     if (dst < 0)

@@ -33,7 +33,8 @@ int pool_open(const char *path, struct pool **out, struct err *e);
 void pool_close(struct pool *p);
 
 /* As NODED_OBJECT_CREATE, _SNAPSHOT and _SEAL describe. A snapshot belongs to root again, whoever
- * ran the source. That of a sandbox has no memory: ram.raw, vm.state and meta stay behind. */
+ * ran the source, or lies sealed below a folder that only root enters. That of a sandbox has no memory
+ * that could be loaded: no vm.state, and when it can be written to, neither ram.raw nor meta. */
 int pool_create(const struct pool *p, struct pool_object o, struct err *e);
 int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to,
                   bool read_only, struct err *e);

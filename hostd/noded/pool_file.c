@@ -82,6 +82,11 @@ static int file_own(int dir, enum noded_file file, uid_t owner, mode_t mode)
     return 0;
 }
 
+bool pool_has_file(int dir, enum noded_file file)
+{
+    return faccessat(dir, files[file].name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+}
+
 int pool_files_reset(int dir, bool strip)
 {
     static const enum noded_file memory[] = {NODED_STATE, NODED_META, NODED_RAM};

@@ -23,6 +23,8 @@ int pool_object_open(const struct pool *p, struct pool_object o, const char *wha
 /* Sets errno's sentence "WHAT KIND ID: why"; returns -errno. */
 int pool_fail(struct err *e, const char *what, struct pool_object o);
 
+bool pool_has_file(int dir, enum noded_file file);
+
 /* In the directory `dir` of an object: all files to root, the disk to nobody else; without what is
  * of the memory, if `strip`. 0 or -errno (errno set). */
 int pool_files_reset(int dir, bool strip);

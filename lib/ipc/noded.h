@@ -29,8 +29,8 @@ enum noded_op {
 
     /* A new empty subvolume (kind, id). EEXIST. Owned by root, mode 0711 so that a QEMU can traverse. */
     NODED_OBJECT_CREATE,
-    /* Snapshot of (kind2, id2) as (kind, id), read-only when flags has NODED_READ_ONLY; of a sandbox, without its memory (ram.raw, vm.state,
-     * meta), which is not of the same instant. ENOENT, EEXIST, ENOSPC. */
+    /* Snapshot of (kind2, id2) as (kind, id), read-only when flags has NODED_READ_ONLY; of a sandbox, without memory that could be loaded
+     * (vm.state), since it is not of the same instant. ENOENT, EEXIST, ENOSPC. */
     NODED_OBJECT_SNAPSHOT,
     /* Makes (kind, id) read-only for good. fsyncs its files first. */
     NODED_OBJECT_SEAL,
