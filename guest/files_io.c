@@ -69,17 +69,20 @@ static void read_file(struct p9_request *r, int fd, size_t count, off_t offset)
         reply_copied(r, b->buf, pread(fd, b->buf, count, offset));
         return;
     }
-    uint8_t *owner = aligned_alloc(PAGE, PAGE + (count + PAGE - 1) / PAGE * PAGE);
+    uint8_t *owner = malloc(
+        2 * PAGE +
+        count); /* aligned_alloc finds no freed block of its own again: the heap would grow */
     if (!owner) {
         p9_fail(r, ENOMEM);
         return;
     }
-    ssize_t n = read_large(fd, owner + PAGE, count, offset);
+    uint8_t *data = owner + 2 * PAGE - (uintptr_t)owner % PAGE;
+    ssize_t n = read_large(fd, data, count, offset);
     if (n > (ssize_t)COPY_MAX) {
-        p9_reply_data(r, owner, owner + PAGE, (uint32_t)n);
+        p9_reply_data(r, owner, data, (uint32_t)n);
         return;
     }
-    reply_copied(r, owner + PAGE, n); /* a large buffer of little data must not wait in the queue */
+    reply_copied(r, data, n); /* a large buffer of little data must not wait in the queue */
     free(owner);
 }
 

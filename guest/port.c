@@ -37,7 +37,11 @@
 #define STALE_MSEC   200
 #define HANG_UP_MSEC 10
 #define INPUT_SIZE   (128u * 1024)
-#define TURN_MAX     (1u << 20) /* bytes read before others get their turn */
+/* The smallest guest has 128 MiB, which are its programs'. Two of the largest messages each way
+ * keep the port busy. */
+#define OUTPUT_MAX ((size_t)1 << 20)
+#define HELD_MAX   ((size_t)4 << 20)
+#define TURN_MAX   (1u << 20) /* bytes read before others get their turn */
 
 struct port_buffer {
     struct port_buffer *next;
@@ -147,7 +151,7 @@ static void start_session(struct port *p)
     p->connected = false; /* by this peer: the hang-up of the one before may still be on */
     p->have = p->left = 0;
     memset(p->tail, 0, sizeof p->tail);
-    p->server = p9_server_create(p->backend, &t, p->config, p->user);
+    p->server = p9_server_create(p->backend, &t, &p->config, p->user);
     if (!p->server)
         abort();
     p9_server_set_resume(p->server, resume_input, p);
@@ -413,11 +417,13 @@ int port_open(struct port *p, struct poll_loop *l, const char *name,
     *p = (struct port){.loop = l,
                        .watch = {fd, port_ready},
                        .backend = backend,
-                       .config = config,
+                       .config = config ? *config : (struct p9_server_config){0},
                        .user = user,
                        .stale.fire = stale_fired,
                        .hang_up.fire = hang_up_fired,
                        .more.fire = more_fired};
+    p->config.max_held = HELD_MAX;
+    p->config.max_output = OUTPUT_MAX;
     p->out_end = &p->out;
     p->in = malloc(INPUT_SIZE);
     if (!p->in)

@@ -15,7 +15,7 @@ struct port {
     struct poll_loop *loop;
     struct poll_watch watch;
     const struct p9_backend *backend;
-    const struct p9_server_config *config;
+    struct p9_server_config config;
     void *user;
     struct p9_server *server; /* NULL: looking for a preamble */
     size_t matched;           /* bytes of a preamble seen */

@@ -18,13 +18,15 @@
 static int reserve_large(struct p9_framer *f, size_t cap)
 {
     size_t size = (LARGE_PAD + cap + PAGE - 1) & ~(size_t)(PAGE - 1);
-    uint8_t *base = aligned_alloc(PAGE, size);
+    uint8_t *base = malloc(
+        PAGE + size); /* aligned_alloc finds no freed block of its own again: the heap would grow */
     if (!base)
         return -ENOMEM;
-    p9_copy(base + LARGE_PAD, f->buf, f->len);
+    uint8_t *buf = base + LARGE_PAD + (PAGE - (uintptr_t)base % PAGE) % PAGE;
+    p9_copy(buf, f->buf, f->len);
     free(f->base);
     f->base = base;
-    f->buf = base + LARGE_PAD;
+    f->buf = buf;
     f->cap = size - LARGE_PAD;
     return 0;
 }

@@ -16,7 +16,7 @@
 #define DEFAULT_FIDS     65536u
 #define DEFAULT_REQUESTS 16384u
 #define DEFAULT_OUTPUT   ((size_t)8 << 20)
-#define MAX_HELD         ((size_t)256 << 20) /* bytes of messages whose requests are in flight */
+#define DEFAULT_HELD     ((size_t)256 << 20)
 #define MAX_STASH        ((size_t)16 << 20)  /* an owner that ignores wants_input ends here */
 
 static uint64_t random_odd(void)
@@ -51,6 +51,8 @@ struct p9_server *p9_server_create(const struct p9_backend *backend,
         s->config.max_fids = DEFAULT_FIDS;
     if (!s->config.max_requests)
         s->config.max_requests = DEFAULT_REQUESTS;
+    if (!s->config.max_held)
+        s->config.max_held = DEFAULT_HELD;
     if (!s->config.max_output)
         s->config.max_output = DEFAULT_OUTPUT;
     s->hash_seed = random_odd();
@@ -175,7 +177,7 @@ bool p9_server_wants_input(const struct p9_server *s)
 {
     /* A dead session wants input so that its owner learns of the death. */
     return s->error || (s->requests < s->config.max_requests && s->output <= s->config.max_output &&
-                        s->held <= MAX_HELD);
+                        s->held <= s->config.max_held);
 }
 
 /* Takes messages from the bytes until they or the limits end; moves both arguments. */

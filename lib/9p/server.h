@@ -67,8 +67,8 @@ struct p9_request {
 struct p9_server_config {
     uint32_t msize;          /* offered; 0 = P9_MSIZE_MAX */
     uint32_t max_fids;       /* 0 = 65536; further ones get ENFILE */
-    uint32_t max_requests;   /* 0 = 16384 in flight, Tflush included; at the limit p9_server_wants_input is false, as it is when
-                                the messages of requests in flight take 256 MiB */
+    uint32_t max_requests;   /* 0 = 16384 in flight, Tflush included; at the limit p9_server_wants_input is false */
+    size_t max_held;         /* 0 = 256 MiB of messages of requests in flight; above it p9_server_wants_input is false */
     size_t max_output;       /* 0 = 8 MiB queued; above it p9_server_wants_input is false */
 };
 

@@ -403,6 +403,24 @@ def a_small_guest_full_of_jobs(g):
 
 
 @test
+def hundreds_of_large_requests_at_once(g):
+    """Whatever the host asks for at once, the agent holds a few messages of it."""
+    peak = "for p in /proc/[0-9]*; do if [ \"$(readlink $p/exe)\" = /init ]; then awk '/VmHWM/ { print $2 }' $p/status; fi; done"
+    f = g.root.walk().create("large", O_RDWR)
+    block = os.urandom(256 << 10)
+    for at in range(0, len(block) * 32, len(block)):
+        f.write(block, at)
+    for call in [f.start_read(len(block), at % (len(block) * 32)) for at in range(0, 100 << 20, len(block))]:
+        got = call.result(120)[0]
+        eq(block[:len(got) or 1], got)
+    for call in [f.start_write(block, at % (len(block) * 32)) for at in range(0, 100 << 20, len(block))]:
+        call.result(120)
+    most = max(map(int, g.sh(peak)[1].split()))
+    assert most < 8 << 10, f"a process of the agent had {most} KiB at its peak"
+    g.root.unlink("large")
+
+
+@test
 def an_idle_guest_does_nothing(g):
     """Wakes of the agent's processes over 10 s, and processor time of the QEMU."""
 
