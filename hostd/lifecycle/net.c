@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "hostd/credential/credential.h"
 #include "hostd/events.h"
-#include "hostd/netd/policy.h"
+#include "hostd/netd/levels.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
 #include "ipc/netd.h"
@@ -242,6 +242,23 @@ static const char *text_of(const struct sandbox *sb)
     return !sb || sb->copy == COPY_HELD ? "" : sb->row.egress;
 }
 
+#define BELONGS_MAX 8192u
+
+/* What it belongs to, as levels.h has it: its owner, by name and by number, and the labels of the administrator's. */
+static void belongs_of(const struct sandbox *sb, char out[BELONGS_MAX])
+{
+    char user[33];
+    int n = snprintf(out, BELONGS_MAX, "tenant %s\ntenant %u\n", caller_user_name((uint32_t)sb->row.owner, user), (unsigned)sb->row.owner);
+    size_t at = (size_t)n;
+    for (const char *line = sb->row.labels, *end; *line; line = *end ? end + 1 : end) {
+        end = strchrnul(line, '\n');
+        size_t len = (size_t)(end - line);
+        if (strncmp(line, "admin.", 6) != 0 || at + len + 8 >= BELONGS_MAX)
+            continue;
+        at += (size_t)snprintf(out + at, BELONGS_MAX - at, "label %.*s\n", (int)len, line);
+    }
+}
+
 static uint64_t hash_of(uint64_t id, const char *text)
 {
     uint64_t h = XXH3_64bits_withSeed(text, strlen(text), id);
@@ -326,11 +343,16 @@ static int make_so(struct net *n, uint64_t object)
         return rc;
     g->wanted = true;
     const struct sandbox *sb = sandbox_by_object(n->space, object);
-    uint64_t id = sb ? (uint64_t)sb->row.id : 0, hash = hash_of(id, text_of(sb));
-    if (!sb || g->told == hash)
+    if (!sb)
         return 0;
-    struct netd_message m = {.op = NETD_POLICY, .key = object, .id = id};
-    rc = ask(n, &m, text_of(sb), NULL);
+    char text[BELONGS_MAX + sizeof sb->row.egress];
+    belongs_of(sb, text);
+    struct netd_message m = {.op = NETD_POLICY, .key = object, .id = (uint64_t)sb->row.id, .head = (uint32_t)strlen(text)};
+    str_copy(text + m.head, sizeof text - m.head, text_of(sb));
+    uint64_t id = m.id, hash = hash_of(id, text);
+    if (g->told == hash)
+        return 0;
+    rc = ask(n, &m, text, NULL);
     if (rc == -ENOTCONN)
         return rc;
     if (rc < 0)
@@ -450,11 +472,41 @@ int net_open(struct space *s, struct err *e)
 
 /* ---- for the tree ---- */
 
-int net_check(const char *text, struct err *e)
+/* What space-netd reads, too. */
+static int read_levels(const char *path, struct levels **out, struct err *e)
 {
+    FILE *f = fopen(path, "re");
+    char *text = NULL;
+    size_t len = 0;
+    if (!f)
+        return errno == ENOENT ? 0 : err_sys(e, "open %s", path);
+    ssize_t n = getdelim(&text, &len, 0, f);
+    fclose(f);
+    int rc = n > 0 ? levels_parse(text, (size_t)n, out, e) : 0;
+    free(text);
+    return rc < 0 ? err_wrap(e, "%s", path) : 0;
+}
+
+/* A policy as a sandbox's own, below the administrator's. `levels` outlives it and *above. */
+static int read_policy(const struct sandbox *sb, const char *text, struct levels **levels, struct policy_above *above, struct policy **out, struct err *e)
+{
+    char belongs[BELONGS_MAX];
+    const struct policy_context context = {.above = above};
+    belongs_of(sb, belongs);
+    int rc = read_levels(sb->space->config.egress, levels, e);
+    if (rc == 0 && !levels_above(*levels, belongs, above))
+        rc = err_set(e, E2BIG, "more than %d of the administrator's policies apply to this sandbox", POLICY_ABOVE_MAX);
+    return rc < 0 ? rc : policy_parse(&context, text, strlen(text), out, e);
+}
+
+int net_check(const struct sandbox *sb, const char *text, struct err *e)
+{
+    struct policy_above above;
+    struct levels *levels = NULL;
     struct policy *p = NULL;
-    int rc = policy_parse(text, strlen(text), &p, e);
+    int rc = read_policy(sb, text, &levels, &above, &p, e);
     policy_destroy(p);
+    levels_destroy(levels);
     return rc;
 }
 
@@ -477,38 +529,23 @@ static int parse_where(const char *where, char name[POLICY_NAME_MAX + 1], struct
     return 0;
 }
 
-/* What space-netd reads, too. */
-static int read_platform(const char *path, struct policy **out, struct err *e)
-{
-    FILE *f = fopen(path, "re");
-    char *text = NULL;
-    size_t len = 0;
-    if (!f)
-        return errno == ENOENT ? 0 : err_sys(e, "open %s", path);
-    ssize_t n = getdelim(&text, &len, 0, f);
-    fclose(f);
-    int rc = n > 0 ? policy_parse(text, (size_t)n, out, e) : 0;
-    free(text);
-    return rc < 0 ? err_wrap(e, "%s", path) : 0;
-}
-
 int net_explain(const struct sandbox *sb, const char *where, char *out, size_t size, struct err *e)
 {
     char name[POLICY_NAME_MAX + 1];
     struct destination to;
     struct decision d;
-    struct policy *p = NULL, *above = NULL;
+    struct policy_above above;
+    struct levels *levels = NULL;
+    struct policy *p = NULL;
     int rc = parse_where(where, name, &to, e);
     if (rc == 0)
-        rc = policy_parse(sb->row.egress, strlen(sb->row.egress), &p, e);
-    if (rc == 0)
-        rc = read_platform(sb->space->config.egress, &above, e);
+        rc = read_policy(sb, sb->row.egress, &levels, &above, &p, e);
     if (rc == 0) {
-        policy_decide(p, above, &to, &d);
+        policy_decide(p, &above, &to, &d);
         policy_explain(&d, out, size);
     }
     policy_destroy(p);
-    policy_destroy(above);
+    levels_destroy(levels);
     return rc;
 }
 

@@ -21,7 +21,7 @@ void net_apply(struct space *s, struct waiter *w);
 void net_settle(struct sandbox *sb);
 
 /* Checks a policy; -EINVAL with line, column and what was expected. */
-int net_check(const char *text, struct err *e);
+int net_check(const struct sandbox *sb, const char *text, struct err *e);
 /* What would be decided on HOST:PORT: a sentence, in `out`. */
 int net_explain(const struct sandbox *sb, const char *where, char *out, size_t size, struct err *e);
 

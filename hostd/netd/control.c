@@ -149,16 +149,20 @@ static void remove_guest(struct peer *p, const struct netd_message *q)
 static void set_policy(struct peer *p, const struct netd_message *q, const char *text)
 {
     struct guest *g = guest_find(p->control->netd, q->key);
-    struct policy *policy = NULL;
     struct err e = {0};
     if (!g) {
         reply(p, q, -ENOENT, "there is no such guest");
         return;
     }
-    int rc = policy_parse(text, q->len, &policy, &e);
-    if (rc < 0 && policy_parse("", 0, &policy, NULL) < 0)
+    if (q->head > q->len || memchr(text, 0, q->len)) {
+        reply(p, q, -EINVAL, "lines on what it belongs to, and a policy were expected");
+        return;
+    }
+    AUTO_FREE char *belongs = strndup(text, q->head);
+    AUTO_FREE char *own = strndup(text + q->head, q->len - q->head);
+    if (!belongs || !own)
         abort(); /* rather than go on with the old one */
-    guest_set_policy(g, q->id, policy);
+    int rc = guest_set_policy(g, q->id, belongs, own, &e);
     reply(p, q, rc, rc < 0 ? e.msg : "");
 }
 

@@ -49,7 +49,7 @@ int guest_add(struct netd *n, uint64_t key, int tcp, int udp)
 {
     struct guest *g = calloc(1, sizeof *g);
     struct policy *nothing = NULL;
-    int rc = g ? policy_parse("", 0, &nothing, NULL) : -ENOMEM;
+    int rc = g ? policy_parse(NULL, "", 0, &nothing, NULL) : -ENOMEM;
     if (rc < 0) {
         free(g);
         close(tcp);
@@ -94,20 +94,40 @@ void guest_remove(struct guest *g)
         free_pin(g, hmap_entry(it, struct pin, by_address));
     hmap_finish(&g->pins);
     policy_destroy(g->policy);
+    free(g->belongs);
+    free(g->text);
     loop_bury(n->loop, g);
 }
 
-void guest_set_policy(struct guest *g, uint64_t id, struct policy *p)
+/* Connections that are not allowed any more go. */
+int guest_set_levels(struct guest *g, struct err *e)
 {
+    const struct policy_context context = {.above = &g->above};
+    const char *text = g->text ? g->text : "";
+    struct policy *p = NULL;
+    int rc = levels_above(g->netd->levels, g->belongs ? g->belongs : "", &g->above)
+                 ? policy_parse(&context, text, strlen(text), &p, e)
+                 : err_set(e, E2BIG, "more than %d policies apply to it", POLICY_ABOVE_MAX);
+    if (rc < 0 && policy_parse(NULL, "", 0, &p, NULL) < 0)
+        abort(); /* rather than go on with the old one */
     policy_destroy(g->policy);
     g->policy = p;
-    g->id = id;
-    guest_review(g);
+    g->broken = rc < 0;
+    relay_review(g, false);
+    return rc;
 }
 
-void guest_review(struct guest *g)
+int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *text,
+                     struct err *e)
 {
-    relay_review(g, false);
+    free(g->belongs);
+    free(g->text);
+    g->belongs = strdup(belongs);
+    g->text = strdup(text);
+    if (!g->belongs || !g->text)
+        abort();
+    g->id = id;
+    return guest_set_levels(g, e);
 }
 
 /* ---- limits ---- */
@@ -124,21 +144,23 @@ static bool take_token(struct bucket *b, uint64_t now, double per_sec, double bu
     return true;
 }
 
-static uint64_t smallest(uint64_t a, uint64_t b, uint64_t otherwise)
+/* 0: nothing is said. */
+static uint64_t smaller(uint64_t a, uint64_t b)
 {
-    uint64_t said = !a || (b && b < a) ? b : a;
-    return said && (!otherwise || said < otherwise) ? said : otherwise;
+    return !a || (b && b < a) ? b : a;
 }
 
 struct policy_limits guest_limits(const struct guest *g)
 {
-    static const struct policy_limits none;
-    const struct policy_limits *own = policy_limits(g->policy);
-    const struct policy_limits *all = g->netd->platform ? policy_limits(g->netd->platform) : &none;
-    return (struct policy_limits){.connections =
-                                      smallest(own->connections, all->connections, CONNECTIONS_MAX),
-                                  .rate = smallest(own->rate, all->rate, RATE_PER_SEC),
-                                  .bytes = smallest(own->bytes, all->bytes, 0)};
+    struct policy_limits l = {.connections = CONNECTIONS_MAX, .rate = RATE_PER_SEC};
+    for (size_t i = 0; i <= g->above.count; i++) {
+        const struct policy_limits *p =
+            policy_limits(i < g->above.count ? g->above.policy[i] : g->policy);
+        l.connections = smaller(p->connections, l.connections);
+        l.rate = smaller(p->rate, l.rate);
+        l.bytes = smaller(p->bytes, l.bytes);
+    }
+    return l;
 }
 
 bool guest_is_spent(const struct guest *g)
@@ -285,7 +307,7 @@ static bool try_name(void *user, const char *name)
         return false;
     s->known = true;
     s->to.name = name;
-    policy_decide(s->guest->policy, s->guest->netd->platform, &s->to, &d);
+    policy_decide(s->guest->policy, &s->guest->above, &s->to, &d);
     if (d.allowed || !s->out->line) { /* of denials the first, if none allows it */
         *s->out = d;
         snprintf(s->name, POLICY_NAME_MAX + 1, "%s", name);
@@ -304,7 +326,7 @@ bool guest_decide(struct guest *g, uint32_t address, uint16_t port, const char *
     guest_names(g, address, try_name, &s);
     if (!out->allowed && !only) {
         s.to.name = NULL;
-        policy_decide(g->policy, g->netd->platform, &s.to, &bare);
+        policy_decide(g->policy, &g->above, &s.to, &bare);
         if (bare.allowed || !s.known) {
             *out = bare;
             name[0] = 0;

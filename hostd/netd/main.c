@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,37 +29,43 @@ static void on_signal(int number)
     ended = number;
 }
 
-/* ---- the platform's rules ---- */
+/* ---- the administrator's rules ---- */
 
 struct rules_file {
     struct timespec changed;
     bool known, bad;
 };
 
-static int read_rules(int fd, size_t size, struct policy **out, struct err *e)
+static int read_rules(int fd, size_t size, struct levels **out, struct err *e)
 {
     AUTO_FREE char *text = malloc(size + 1);
     ssize_t n = text ? read(fd, text, size) : -1;
     if (n != (ssize_t)size)
         return err_set(e, EIO, "it cannot be read");
-    return policy_parse(text, size, out, e);
+    return levels_parse(text, size, out, e);
 }
 
-/* All guests stay without a network rather than with one that the platform did not mean. */
-static void apply_rules(struct netd *n, struct policy *p)
+static void apply_rules(struct netd *n, struct levels *l)
 {
-    policy_destroy(n->platform);
-    n->platform = p;
-    for (struct hmap_node *it = NULL; (it = hmap_iterate(&n->guests, it));)
-        guest_review(hmap_entry(it, struct guest, by_key));
+    struct levels *old = n->levels;
+    struct err e = {0};
+    n->levels = l;
+    for (struct hmap_node *it = NULL; (it = hmap_iterate(&n->guests, it));) {
+        struct guest *g = hmap_entry(it, struct guest, by_key);
+        bool broken = g->broken;
+        if (guest_set_levels(g, &e) < 0 && !broken) /* such as for a set that is gone */
+            log_warn("sandbox %012" PRIx64 " is allowed nothing any more: %s", g->id, e.msg);
+    }
+    levels_destroy(old); /* nobody points there any more */
 }
 
-/* When the file is another than before. */
+/* When the file is another than before. Guests stay without a network rather than with one that was
+ * not meant. */
 static void look_at_rules(struct netd *n, struct rules_file *f)
 {
     static const char nothing[] = "deny tcp *:*\n";
     struct stat st = {0};
-    struct policy *p = NULL;
+    struct levels *l = NULL;
     struct err e = {0};
     AUTO_CLOSE int fd = open(n->config.egress, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool there = fd >= 0 && fstat(fd, &st) == 0;
@@ -69,14 +76,14 @@ static void look_at_rules(struct netd *n, struct rules_file *f)
     f->changed = st.st_mtim;
     if (rc == 0 && there)
         rc = st.st_size > RULES_MAX ? err_set(&e, E2BIG, "it is too large")
-                                    : read_rules(fd, (size_t)st.st_size, &p, &e);
+                                    : read_rules(fd, (size_t)st.st_size, &l, &e);
     f->bad = rc < 0;
     if (rc < 0) {
         log_error("%s: %s; until it is mended nothing is allowed", n->config.egress, e.msg);
-        if (policy_parse(nothing, sizeof nothing - 1, &p, NULL) < 0)
+        if (levels_parse(nothing, sizeof nothing - 1, &l, NULL) < 0)
             abort();
     }
-    apply_rules(n, p);
+    apply_rules(n, l);
 }
 
 /* ---- life ---- */

@@ -158,7 +158,7 @@ static void resolved(void *user, int status, int timeouts, unsigned char *answer
     if (status == ARES_SUCCESS || status == ARES_ENODATA)
         status = answer ? ares_parse_a_reply(answer, len, NULL, found, &count) : status;
     if (g && status == ARES_SUCCESS &&
-        policy_may_resolve(g->policy, g->netd->platform, q->question.name))
+        policy_may_resolve(g->policy, &g->above, q->question.name))
         tell(g, q, found, count);
     else if (g)
         send_answer(g, q,
@@ -179,7 +179,7 @@ static void ask(struct guest *g, struct query *q)
     g->counts_changed = true;
     if (d->dns_class != 1 || !d->name[0]) {
         refuse(g, q, "no host name");
-    } else if (!policy_may_resolve(g->policy, g->netd->platform, d->name)) {
+    } else if (!policy_may_resolve(g->policy, &g->above, d->name)) {
         refuse(g, q, "no rule allows the name");
     } else if (d->type != DNS_A) {
         send_answer(g, q, DNS_OK, NULL, 0);

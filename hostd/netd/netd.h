@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "base/hmap.h"
+#include "hostd/netd/levels.h"
 #include "hostd/netd/loop.h"
 #include "hostd/netd/policy.h"
 #include "ipc/netd.h"
@@ -48,7 +49,10 @@ struct guest {
     struct netd *netd;
     uint64_t key, id;
     struct watch tcp, udp;
+    char *belongs, *text; /* what it belongs to (levels.h), and its policy as it was told */
     struct policy *policy;
+    struct policy_above above; /* in netd->levels */
+    bool broken;               /* its policy does not parse: nothing is allowed */
     struct hmap pins;
     struct relay *relays; /* its connections */
     struct dns_stream *streams;
@@ -67,8 +71,8 @@ struct netd {
     struct control *control;
     struct names *names;
     struct hmap guests;
-    struct policy *platform; /* denials above all; NULL: none */
-    unsigned relays;         /* of all guests */
+    struct levels *levels; /* policies above those of guests; NULL: none yet */
+    unsigned relays;       /* of all guests */
     struct {
         uint32_t *addresses; /* this host's own */
         size_t count;
@@ -82,10 +86,12 @@ struct guest *guest_find(const struct netd *n, uint64_t key);
 /* Takes both descriptors in every case. 0 or -errno. */
 int guest_add(struct netd *n, uint64_t key, int tcp, int udp);
 void guest_remove(struct guest *g);
-/* Takes `p`. */
-void guest_set_policy(struct guest *g, uint64_t id, struct policy *p);
-/* All rules changed: connections that are not allowed any more go. */
-void guest_review(struct guest *g);
+/* The sandbox that it is now, what that belongs to, and its policy; both texts are copied. 0, or
+ * -errno with a sentence: nothing is allowed then. */
+int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *text,
+                     struct err *e);
+/* n->levels are others. The same. */
+int guest_set_levels(struct guest *g, struct err *e);
 
 /* Those of the policy and the platform's, or what everybody has. */
 struct policy_limits guest_limits(const struct guest *g);

@@ -49,7 +49,15 @@ struct prefix { /* a node of the trie */
     uint32_t first, last; /* rules; NONE: none ends here */
 };
 
+/* A set that was defined here: its targets, as they were written. */
+struct own_set {
+    uint32_t name, name_len, targets, targets_len; /* in the text */
+};
+
 struct policy {
+    char *whose; /* NULL: a sandbox's own */
+    struct own_set sets[POLICY_SETS_MAX];
+    uint32_t set_count;
     char *text; /* ours, lower case from where names are compared; targets of sets come behind it */
     size_t text_len, text_size;
     struct rule *rules;
@@ -108,7 +116,7 @@ struct parser {
     size_t base; /* of text in p->text */
     uint32_t line;
     struct rule rule;
-    const char *set; /* whose target this is */
+    const struct policy_above *above;
     struct err *e;
 };
 
@@ -368,32 +376,110 @@ static int add_rule(struct parser *in)
     return 0;
 }
 
-/* The set's targets as if they had been written here. */
+/* ---- sets ---- */
+
+static const struct own_set *find_own(const struct policy *p, const char *name, size_t len)
+{
+    for (uint32_t i = 0; i < p->set_count; i++)
+        if (p->sets[i].name_len == len && memcmp(p->text + p->sets[i].name, name, len) == 0)
+            return &p->sets[i];
+    return NULL;
+}
+
+/* Its own, or that of the closest policy above that has one; `*of` gets which. */
+static const struct own_set *find_defined(const struct parser *in, const char *name, size_t len,
+                                          const struct policy **of)
+{
+    *of = in->p;
+    const struct own_set *s = find_own(in->p, name, len);
+    for (size_t i = in->above ? in->above->count : 0; !s && i > 0; i--) {
+        *of = in->above->policy[i - 1];
+        s = find_own(*of, name, len);
+    }
+    return s;
+}
+
+/* The target as if it had been written here. */
+static int expand_target(struct parser *in, const char *target, size_t len)
+{
+    if (in->p->text_len + len > in->p->text_size)
+        return err_set(in->e, E2BIG, "line %u: too many sets", in->line);
+    memcpy(in->p->text + in->p->text_len, target, len);
+    struct parser sub = *in;
+    sub.base = in->p->text_len;
+    sub.text = in->p->text + sub.base;
+    sub.at = 0;
+    sub.end = len;
+    in->p->text_len += len;
+    int rc = parse_target(&sub);
+    return rc < 0 ? rc : add_rule(&sub);
+}
+
+static int expand_defined(struct parser *in, const struct policy *of, const struct own_set *s)
+{
+    int rc = 0;
+    for (uint32_t at = 0, n; rc == 0 && at < s->targets_len; at += n) {
+        const char *text = of->text + s->targets + at;
+        for (n = 0; at + n < s->targets_len && !is_blank(text[n]);)
+            n++;
+        if (n)
+            rc = expand_target(in, text, n);
+        else
+            n = 1;
+    }
+    return rc;
+}
+
 static int expand_set(struct parser *in)
 {
     size_t n = word(in);
-    const char *const *targets = set_find(in->text + in->at + 1, n - 1);
-    if (!targets) {
-        return complain(in, "'%.*s' is no set: %s", HERE(in, n), set_names);
-    }
+    const char *name = in->text + in->at + 1;
+    const struct policy *of;
+    const struct own_set *defined = find_defined(in, name, n - 1, &of);
+    const char *const *targets = defined ? NULL : set_find(name, n - 1);
+    if (!defined && !targets)
+        return complain(in, "'%.*s' is no set: neither one of %s nor defined above", HERE(in, n),
+                        set_names);
     in->at += n;
     int rc = at_end(in) ? 0 : complain(in, "the end of the line was expected");
-    for (; rc == 0 && *targets; targets++) {
-        size_t len = strlen(*targets);
-        if (in->p->text_len + len > in->p->text_size)
-            return err_set(in->e, E2BIG, "line %u: too many sets", in->line);
-        memcpy(in->p->text + in->p->text_len, *targets, len);
-        struct parser sub = *in;
-        sub.base = in->p->text_len;
-        sub.text = in->p->text + sub.base;
-        sub.at = 0;
-        sub.end = len;
-        in->p->text_len += len;
-        rc = parse_target(&sub);
-        if (rc == 0)
-            rc = add_rule(&sub);
-    }
+    if (rc == 0 && defined)
+        rc = expand_defined(in, of, defined);
+    for (; rc == 0 && targets && *targets; targets++)
+        rc = expand_target(in, *targets, strlen(*targets));
     return rc;
+}
+
+/* set NAME TARGET... */
+static int parse_set(struct parser *in)
+{
+    struct policy *p = in->p;
+    size_t n = word(in);
+    for (size_t i = 0; i < n; i++)
+        if (!is_label_char(in->text[in->at + i]))
+            return complain(in, "a name of letters, digits, '-' and '_' was expected, not '%.*s'",
+                            HERE(in, n));
+    if (!n || n > 63)
+        return complain(in, "a name of 1 to 63 letters, digits, '-' and '_' was expected");
+    if (find_own(p, in->text + in->at, n))
+        return complain(in, "the set '%.*s' is there already", HERE(in, n));
+    if (p->set_count == POLICY_SETS_MAX)
+        return complain(in, "a policy defines at most %d sets", POLICY_SETS_MAX);
+    struct own_set s = {.name = (uint32_t)(in->base + in->at), .name_len = (uint32_t)n};
+    in->at += n;
+    if (at_end(in))
+        return complain(in, "targets were expected, such as example.org:443");
+    s.targets = (uint32_t)(in->base + in->at);
+    while (!at_end(in)) {
+        if (in->text[in->at] == '@')
+            return complain(in, "a set has no other sets in it");
+        in->rule = (struct rule){.line = in->line};
+        int rc = parse_target(in);
+        if (rc < 0)
+            return rc;
+        s.targets_len = (uint32_t)(in->base + in->at) - s.targets;
+    }
+    p->sets[p->set_count++] = s;
+    return 0;
 }
 
 static int parse_limit(struct parser *in)
@@ -435,10 +521,15 @@ static int parse_line(struct parser *in)
         in->at += n;
         return parse_limit(in);
     }
+    if (word_is(in, n, "set")) {
+        in->at += n;
+        return parse_set(in);
+    }
     if (word_is(in, n, "allow"))
         in->rule.allow = true;
     else if (!word_is(in, n, "deny"))
-        return complain(in, "'allow', 'deny' or 'limit' was expected, not '%.*s'", HERE(in, n));
+        return complain(in, "'allow', 'deny', 'limit' or 'set' was expected, not '%.*s'",
+                        HERE(in, n));
     in->at += n;
     n = word(in);
     if (!word_is(in, n, "tcp"))
@@ -546,13 +637,20 @@ static int build_index(struct policy *p)
     return rc;
 }
 
-static int parse_all(struct policy *p, size_t len, struct err *e)
+static int parse_all(const struct policy_context *context, struct policy *p, size_t len,
+                     struct err *e)
 {
-    uint32_t line = 1;
+    uint32_t line = 1 + context->lines;
     for (size_t at = 0; at < len; line++) {
         const char *start = p->text + at, *end = memchr(start, '\n', len - at);
         size_t n = end ? (size_t)(end - start) : len - at;
-        struct parser in = {.p = p, .text = start, .end = n, .base = at, .line = line, .e = e};
+        struct parser in = {.p = p,
+                            .text = start,
+                            .end = n,
+                            .base = at,
+                            .line = line,
+                            .above = context->above,
+                            .e = e};
         for (size_t i = 0; i < n; i++)
             if ((unsigned char)start[i] < 0x20 && !is_blank(start[i])) {
                 in.at = i;
@@ -566,23 +664,27 @@ static int parse_all(struct policy *p, size_t len, struct err *e)
     return 0;
 }
 
-#define SETS_ROOM 65536 /* for targets of sets behind the text */
+#define SETS_ROOM 262144 /* for targets of sets behind the text */
 
-int policy_parse(const char *text, size_t len, struct policy **out, struct err *e)
+int policy_parse(const struct policy_context *context, const char *text, size_t len,
+                 struct policy **out, struct err *e)
 {
+    static const struct policy_context plain;
+    context = context ? context : &plain;
     struct policy *p = len < UINT32_MAX / 2 ? calloc(1, sizeof *p) : NULL;
     if (p) {
         p->text_size = len + (memchr(text, '@', len) ? SETS_ROOM : 0);
         p->text = malloc(p->text_size + 1);
+        p->whose = context->whose ? strdup(context->whose) : NULL;
     }
-    if (!p || !p->text) {
+    if (!p || !p->text || (context->whose && !p->whose)) {
         policy_destroy(p);
         return err_set(e, ENOMEM, "read the policy: out of memory");
     }
     for (size_t i = 0; i < len; i++)
         p->text[i] = text[i] >= 'A' && text[i] <= 'Z' ? (char)(text[i] + 32) : text[i];
     p->text_len = len;
-    int rc = parse_all(p, len, e);
+    int rc = parse_all(context, p, len, e);
     if (rc == 0 && build_index(p) < 0)
         rc = err_set(e, ENOMEM, "read the policy: out of memory");
     if (rc < 0) {
@@ -600,6 +702,7 @@ void policy_destroy(struct policy *p)
 {
     if (!p)
         return;
+    free(p->whose);
     free(p->text);
     free(p->rules);
     free(p->table);
@@ -679,6 +782,7 @@ static void show(const struct policy *p, const struct rule *r, struct decision *
     out->by = by[r->target];
     out->ech = r->ech;
     out->line = r->line;
+    out->whose = p->whose;
     snprintf(out->rule, sizeof out->rule, "%.*s", (int)(r->length > 120 ? 120 : r->length),
              p->text + r->start);
 }
@@ -717,18 +821,30 @@ static void check_special(const struct rule *r, uint32_t address, struct decisio
              address_format(address, text), what);
 }
 
-void policy_decide(const struct policy *p, const struct policy *above, const struct destination *d,
-                   struct decision *out)
+/* The widest one that denies it. */
+static bool is_denied_above(const struct policy_above *above, const struct destination *d,
+                            struct decision *out)
+{
+    for (size_t i = 0; above && i < above->count; i++) {
+        const struct policy *a = above->policy[i];
+        uint32_t rule = match(a, d);
+        if (rule == NONE || a->rules[rule].allow)
+            continue;
+        show(a, &a->rules[rule], out);
+        snprintf(out->why, sizeof out->why, "%.60s denies it",
+                 a->whose ? a->whose : "a policy above");
+        return true;
+    }
+    return false;
+}
+
+void policy_decide(const struct policy *p, const struct policy_above *above,
+                   const struct destination *d, struct decision *out)
 {
     *out = (struct decision){0};
-    uint32_t rule = above ? match(above, d) : NONE;
-    if (rule != NONE && !above->rules[rule].allow) {
-        show(above, &above->rules[rule], out);
-        out->platform = true;
-        snprintf(out->why, sizeof out->why, "the platform denies it");
+    if (is_denied_above(above, d, out))
         return;
-    }
-    rule = match(p, d);
+    uint32_t rule = match(p, d);
     if (rule == NONE) {
         snprintf(out->why, sizeof out->why, "no rule allows it");
         return;
@@ -770,10 +886,18 @@ static uint32_t match_ports(const struct policy *p, const char *name, bool allow
     return best;
 }
 
-bool policy_may_resolve(const struct policy *p, const struct policy *above, const char *name)
+/* Does a policy above forbid it whatever the port? */
+static bool denies_all_ports(const struct policy *p, const char *name)
 {
-    if (above && match_ports(above, name, false) != NONE)
-        return false;
+    uint32_t denies = match_ports(p, name, false);
+    return denies != NONE && denies < match_ports(p, name, true);
+}
+
+bool policy_may_resolve(const struct policy *p, const struct policy_above *above, const char *name)
+{
+    for (size_t i = 0; above && i < above->count; i++)
+        if (denies_all_ports(above->policy[i], name))
+            return false;
     uint32_t allows = match_ports(p, name, true);
     return allows != NONE && allows < match_ports(p, name, false);
 }
@@ -819,12 +943,12 @@ bool policy_may_be_at(const struct policy *p, const char *name, uint32_t address
 
 void policy_explain(const struct decision *d, char *out, size_t size)
 {
-    const char *whose = d->platform ? "the platform's line" : "line";
+    const char *of = d->whose ? " of " : "", *whose = d->whose ? d->whose : "";
     if (d->line && d->why[0] && !d->allowed)
-        snprintf(out, size, "denied: %s (%s %u: %s)", d->why, whose, d->line, d->rule);
+        snprintf(out, size, "denied: %s (line %u%s%.80s: %s)", d->why, d->line, of, whose, d->rule);
     else if (d->line)
-        snprintf(out, size, "%s by %s %u: %s", d->allowed ? "allowed" : "denied", whose, d->line,
-                 d->rule);
+        snprintf(out, size, "%s by line %u%s%.80s: %s", d->allowed ? "allowed" : "denied", d->line,
+                 of, whose, d->rule);
     else
         snprintf(out, size, "denied: %s", d->why);
 }

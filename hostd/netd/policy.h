@@ -3,10 +3,11 @@
 // Pure: no input or output, no clock. docs/egress.md describes the language to users.
 //
 //   rule   = ("allow" | "deny") "tcp" target [option...]
-//   limit  = "limit" ("connections" number | "rate" number | "bytes" size)
-//   target = (name | "*." name | "*" | address ["/" bits]) ":" ports  |  "@" set
-//   ports  = "*" | port ["-" port] {"," port ["-" port]}
-//   option = "at" range {"," range}      (of a name: may be found at these special addresses)
+//   set    = "set" label target...       (of names, addresses: for "@label" further down, and in
+//   the policies below this one) limit  = "limit" ("connections" number | "rate" number | "bytes"
+//   size) target = (name | "*." name | "*" | address ["/" bits]) ":" ports  |  "@" set ports  = "*"
+//   | port ["-" port] {"," port ["-" port]} option = "at" range {"," range}      (of a name: may be
+//   found at these special addresses)
 //          | "ech"                       (of a name: a client may hide the name it talks to)
 //
 // A line each, `#` begins a comment. The first rule that matches decides; none: deny. A name rule
@@ -32,15 +33,33 @@
 #define POLICY_RULES_MAX 20000 /* sets written out */
 #define POLICY_PORTS_MAX 8     /* ranges of a rule */
 #define POLICY_AT_MAX    4
+#define POLICY_ABOVE_MAX 16
+#define POLICY_SETS_MAX  64 /* of a policy's own */
 
 struct policy;
 
+/* Policies above one: what they deny is denied, whatever it says, their limits count, and it may
+ * use their sets. From the widest to the closest; borrowed. */
+struct policy_above {
+    size_t count;
+    const struct policy *policy[POLICY_ABOVE_MAX];
+};
+
+/* What a text is read as. */
+struct policy_context {
+    const struct policy_above *above; /* NULL: none */
+    const char
+        *whose; /* for who asks which rule decided: "line 3 of WHOSE"; NULL: the sandbox's own */
+    uint32_t lines; /* before the text in its file */
+};
+
 /*
  * -EINVAL with a sentence that begins with line and column, and says what was expected; -E2BIG when
- * there are too many rules; -ENOMEM. An empty text is a policy that allows nothing. Freed with
- * policy_destroy (NULL is fine).
+ * there are too many rules; -ENOMEM. An empty text is a policy that allows nothing. `context` may
+ * be NULL. Freed with policy_destroy (NULL is fine).
  */
-int policy_parse(const char *text, size_t len, struct policy **out, struct err *e);
+int policy_parse(const struct policy_context *context, const char *text, size_t len,
+                 struct policy **out, struct err *e);
 void policy_destroy(struct policy *p);
 
 size_t policy_rules(const struct policy *p);
@@ -66,7 +85,7 @@ enum policy_by { POLICY_BY_NONE, POLICY_BY_NAME, POLICY_BY_ADDRESS, POLICY_BY_AN
 struct decision {
     bool allowed;
     enum policy_by by; /* what the rule names; NONE: no rule matched */
-    bool platform;     /* decided by the platform's rules */
+    const char *whose; /* decided by this policy above; NULL: its own. Borrowed from that */
     bool ech;          /* the rule's option */
     bool exact;        /* the rule names this very address, and no other (or after `at`) */
     unsigned line;     /* of the rule, from 1; 0: none */
@@ -74,12 +93,12 @@ struct decision {
     char why[96];      /* when denied */
 };
 
-/* `above` may be NULL: denials that come first. The result is complete in every case. */
-void policy_decide(const struct policy *p, const struct policy *above, const struct destination *d,
-                   struct decision *out);
+/* `above` may be NULL. The result is complete in every case. */
+void policy_decide(const struct policy *p, const struct policy_above *above,
+                   const struct destination *d, struct decision *out);
 
 /* May the guest know where that name is? Only when some rule could allow it at some port. */
-bool policy_may_resolve(const struct policy *p, const struct policy *above, const char *name);
+bool policy_may_resolve(const struct policy *p, const struct policy_above *above, const char *name);
 
 /* May the guest be told that the name is at that address? False for special ones that no rule
  * names. */

@@ -251,7 +251,7 @@ static bool name_allowed(struct relay *r, const struct sniffed *s)
         return !by_name(r) && address == r->address;
     if (by_name(r))
         return guest_decide(r->guest, r->address, r->port, s->name, name, &d) && (!s->ech || d.ech);
-    policy_decide(r->guest->policy, r->guest->netd->platform, &to, &d);
+    policy_decide(r->guest->policy, &r->guest->above, &to, &d);
     return d.line == 0 || d.allowed;
 }
 
@@ -549,7 +549,7 @@ static bool still_allowed(struct relay *r)
     struct decision d;
     if (by_name(r) || r->name[0]) {
         const struct destination to = {r->name, r->address, true, r->port};
-        policy_decide(r->guest->policy, r->guest->netd->platform, &to, &d);
+        policy_decide(r->guest->policy, &r->guest->above, &to, &d);
     } else {
         guest_decide(r->guest, r->address, r->port, NULL, name, &d);
     }

@@ -463,6 +463,10 @@ static void write_labels(struct p9_request *r, struct tree_fid *f, char *value, 
         str_copy(row_of(f)->labels, sizeof row_of(f)->labels, labels);
         rc = sandbox_save(f->node.sandbox, &e);
     }
+    if (rc == 0 && root) { /* labels of the administrator's choose policies */
+        net_apply(f->node.sandbox->space, &pending_new(r, NULL)->w);
+        return;
+    }
     finish_set(r, f, rc, &e);
 }
 
@@ -533,7 +537,7 @@ static void write_egress(struct p9_request *r, struct tree_fid *f, char *value, 
     struct err e = {0};
     if (!may_write(r, f))
         return;
-    int rc = len < EGRESS_TEXT_MAX ? net_check(value, &e) : err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
+    int rc = len < EGRESS_TEXT_MAX ? net_check(sb, value, &e) : err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
     if (rc == 0) {
         str_copy(sb->row.egress, sizeof sb->row.egress, value);
         rc = sandbox_save(sb, &e);

@@ -91,6 +91,7 @@ static void on_close(struct tree_fid *f)
     else if (!strcmp(a->name, "labels") && (f->caller->uid == 0 || !strstr(f->node.sandbox->row.labels, "admin."))) {
         f->node.sandbox->row.labels[0] = 0;
         sandbox_save(f->node.sandbox, &e);
+        net_kick(f->session->space);
     } else if (!strcmp(a->name, "egress")) {
         f->node.sandbox->row.egress[0] = 0;
         sandbox_save(f->node.sandbox, &e);

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define NETD_VERSION 1u
+#define NETD_VERSION 2u
 
 /* Bytes of text in a message at most. */
 #define NETD_TEXT_MAX 65536u
@@ -24,7 +24,8 @@ enum netd_op {
     NETD_ADD,
     /* Its connections are reset and its sockets closed. Missing is success. */
     NETD_REMOVE,
-    /* The text is the guest's policy from now on; `id` the sandbox that it belongs to, for logs.
+    /* The text is, from now on, in its first `head` bytes what the guest belongs to (lines as in
+     * hostd/netd/levels.h), and behind that its policy; `id` the sandbox that it is, for logs.
      * Connections that it does not allow are reset before the answer. EINVAL with a sentence: it
      * does not parse, and nothing is allowed then. ENOENT. */
     NETD_POLICY,
@@ -55,8 +56,8 @@ struct netd_message {
     uint64_t id;
     int32_t error; /* of a reply: 0 or a negative errno; the text is the sentence */
     uint32_t len;
-    uint32_t denied; /* NETD_EVENT_DECISION: 1 or 0 */
-    uint32_t unused;
+    uint32_t denied;           /* NETD_EVENT_DECISION: 1 or 0 */
+    uint32_t head;             /* NETD_POLICY */
     struct netd_counts counts; /* NETD_EVENT_COUNTS, NETD_EVENT_DECISION */
 };
 

@@ -27,7 +27,7 @@ def nat(w):
         w.spaces.append(n)
     sh("ip", "link", "add", "in", "netns", inner, "type", "veth", "peer", "name", "eth0", "netns", name)
     sh("ip", "link", "add", "out", "netns", inner, "type", "veth", "peer", "name", "eth1", "netns", w.far)
-    for n, device, address in ((inner, "in", "192.0.0.1/29"), (name, "eth0", "192.0.0.2/29"), (inner, "out", "45.46.48.1/24"), (w.far, "eth1", "45.46.48.10/24")):
+    for n, device, address in ((inner, "in", "192.0.0.1/29"), (name, "eth0", "192.0.0.2/29"), (inner, "out", "45.45.48.1/24"), (w.far, "eth1", "45.45.48.10/24")):
         sh("ip", "-n", n, "addr", "add", address, "dev", device)
         sh("ip", "-n", n, "link", "set", device, "up")
     sh("ip", "-n", name, "route", "add", "default", "via", "192.0.0.1")
@@ -79,7 +79,7 @@ def main():
         for port, serve in ((7003, lambda c: [c.sendall(d) for d in received(c)]), (7004, feed)):
             listen(w, port, serve)
         g, n = w.guest(1, "allow tcp *:*"), nat(w)
-        for what, name, address in (("netd", g, SERVER), ("NAT", n, "45.46.48.10")):
+        for what, name, address in (("netd", g, SERVER), ("NAT", n, "45.45.48.10")):
             alone, echoed = connect_time(name, address)
             bulk = statistics.median(throughput(name, address) for _ in range(3))
             print(f"{what:5} connect {alone:.0f} us, with a byte and its echo {echoed:.0f} us, bulk {bulk:.0f} MB/s", flush=True)

@@ -40,7 +40,7 @@ int main(void)
             n += (size_t)sprintf(text + n, "%s tcp 93.%u.%u.0/24:443\n", what, i >> 8, i & 255);
     }
     uint64_t began = now();
-    if (policy_parse(text, n, &p, &e) < 0) {
+    if (policy_parse(NULL, text, n, &p, &e) < 0) {
         fprintf(stderr, "%s\n", e.msg);
         return 1;
     }

@@ -3,6 +3,7 @@
 // from users (policies). The first byte chooses.
 #include "fuzz/target.h"
 #include "hostd/netd/dns.h"
+#include "hostd/netd/levels.h"
 #include "hostd/netd/policy.h"
 #include "hostd/netd/sniff.h"
 
@@ -20,7 +21,7 @@ static void try_policy(const uint8_t *data, size_t size)
     struct policy *p = NULL;
     struct err e = {0};
     struct decision d;
-    int rc = policy_parse((const char *)data, size, &p, &e);
+    int rc = policy_parse(NULL, (const char *)data, size, &p, &e);
     must_hold((rc == 0) == (p != NULL) && (rc == 0 || e.msg[0]));
     if (rc < 0)
         return;
@@ -36,6 +37,30 @@ static void try_policy(const uint8_t *data, size_t size)
         must_hold(policy_may_be_at(p, names[i], 0x5db8d822));
     }
     policy_destroy(p);
+}
+
+/* The administrator's file, above an empty policy and one that uses its sets. */
+static void try_levels(const uint8_t *data, size_t size)
+{
+    struct levels *l = NULL;
+    struct err e = {0};
+    struct policy_above above;
+    const struct policy_context context = {.above = &above};
+    static const char own[] = "allow tcp @s\nallow tcp *:*";
+    int rc = levels_parse((const char *)data, size, &l, &e);
+    must_hold((rc == 0) == (l != NULL) && (rc == 0 || e.msg[0]));
+    if (rc < 0 || !levels_above(l, "tenant a\nlabel admin.a=b\n", &above)) {
+        levels_destroy(l);
+        return;
+    }
+    struct policy *p = NULL;
+    struct decision d;
+    if (policy_parse(&context, own, sizeof own - 1, &p, &e) == 0) {
+        policy_decide(p, &above, &(struct destination){"a.b", 0x5db8d822, true, 1}, &d);
+        must_hold(d.allowed ? !d.whose : d.why[0]);
+    }
+    policy_destroy(p);
+    levels_destroy(l);
 }
 
 static void try_dns(const uint8_t *data, size_t size)
@@ -72,11 +97,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!size)
         return 0;
-    if (data[0] % 3 == 0)
+    if (data[0] % 3 == 0) {
         try_policy(data + 1, size - 1);
-    else if (data[0] % 3 == 1)
+        try_levels(data + 1, size - 1);
+    } else if (data[0] % 3 == 1) {
         try_dns(data + 1, size - 1);
-    else
+    } else {
         try_sniff(data + 1, size - 1);
+    }
     return 0;
 }

@@ -22,7 +22,8 @@ HELLO, ADD, REMOVE, POLICY, REPLY, DECISION, COUNTS = 1, 2, 3, 4, 100, 101, 102
 RULES = """table ip t {
  chain p { type nat hook prerouting priority dstnat; meta l4proto tcp redirect to :10080; udp dport 53 redirect to :10053; }
 }"""
-SERVER, HOST = "45.46.47.10", "45.46.47.1"
+NET = f"45.46.{os.getpid() % 250}"  # of this run's own
+SERVER, HOST = f"{NET}.10", f"{NET}.1"
 
 
 def sh(*argv, **kw):
@@ -93,9 +94,9 @@ class World:
         sh("ip", "-n", name, "link", "set", "lo", "up")
         return name
 
-    def ask(self, op, key=0, id=0, text="", fds=(), error=0):
-        raw = text.encode()
-        head = MESSAGE.pack(1, op, 7, key, id, 0, len(raw), 0, 0, *[0] * 7)
+    def ask(self, op, key=0, id=0, text="", fds=(), error=0, belongs=""):
+        raw = (belongs + text).encode()
+        head = MESSAGE.pack(2, op, 7, key, id, 0, len(raw), 0, len(belongs), *[0] * 7)
         socket.send_fds(self.hostd, [head + raw], list(fds))
         while True:
             got = self.hostd.recv(70000)
@@ -130,6 +131,11 @@ def sockets():
     tcp.setblocking(False)
     udp.setblocking(False)
     return [tcp.detach(), udp.detach()]
+
+
+def has(part, got):
+    if part not in got:
+        raise AssertionError(f"want {part!r} in it: ...{got[-500:]!r}")
 
 
 def eq(want, got, what):
@@ -274,12 +280,12 @@ def test_what_no_hostd_may_send_ends_its_connection_or_is_refused(w):
     w.ask(POLICY, 99, error=-2)
     w.ask(77, error=-95)
     w.ask(REMOVE, 99)
-    for bad in (b"x", MESSAGE.pack(1, POLICY, 7, 4, 0, 0, 5, 0, 0, *[0] * 7) + b"too long"):
+    for bad in (b"x", MESSAGE.pack(2, POLICY, 7, 4, 0, 0, 5, 0, 0, *[0] * 7) + b"too long"):
         s = w.connect()
         s.send(bad)
         eq(b"", s.recv(100), "end of a connection")
     s = w.connect()
-    s.send(MESSAGE.pack(1, POLICY, 7, 4, 0, 0, 0, 0, 0, *[0] * 7))  # before hello
+    s.send(MESSAGE.pack(2, POLICY, 7, 4, 0, 0, 0, 0, 0, *[0] * 7))  # before hello
     eq(b"", s.recv(100), "end of a connection")
 
 
@@ -305,6 +311,43 @@ def test_the_platforms_rules_apply_when_they_change(w):
         except ConnectionResetError:
             return False
     wait("it is allowed again", passes)
+
+
+def test_a_tenants_and_a_labels_policies_cut_what_is_open(w):
+    belongs = "tenant alice\ntenant 1001\nlabel admin.tier=free\n"
+    g = w.guest(11, "")
+    other = w.guest(12, "allow tcp *:7003")
+    w.ask(POLICY, 11, 11, "allow tcp *:7003", belongs=belongs)
+
+    def echo(guest):
+        s = dial(guest, 7003)
+        s.sendall(b"\x01")
+        return s if s.recv(10) == b"\x01" else None
+    for heading in ("tenant alice", "tenant 1001", "label admin.tier=free"):
+        mine, theirs = echo(g), echo(other)
+        (w.dir / "egress").write_text(f"set s {SERVER}:7003\n[{heading}]\ndeny tcp @s\n")
+        assert meets_reset(mine.recv, 1), f"open while [{heading}] denies it"
+        assert meets_reset(echo, g), f"new while [{heading}] denies it"
+        theirs.sendall(b"2")
+        eq(b"2", theirs.recv(1), "a guest of somebody else's")
+        os.unlink(w.dir / "egress")
+        wait("it is allowed again", lambda: not meets_reset(echo, g))
+    (w.dir / "egress").write_text(f"set s {SERVER}:7003\n")
+    wait("the set is known", lambda: "is no set" not in asked(w, 11, "allow tcp @s", belongs))
+    mine = echo(g)
+    os.unlink(w.dir / "egress")
+    assert meets_reset(mine.recv, 1), "open by a set that is gone"
+    has(b"00b is allowed nothing any more: line 1, column 11: '@s' is no set", (w.dir / "log").read_bytes())
+    w.ask(REMOVE, 11)
+    w.ask(REMOVE, 12)
+
+
+def asked(w, key, text, belongs):
+    try:
+        w.ask(POLICY, key, key, text, belongs=belongs)
+    except AssertionError as e:
+        return str(e)
+    return ""
 
 
 def meets_reset(function, *args):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Egress policy: the language, its errors, and decisions; against a walk of the list, too.
 #include "hostd/netd/policy.h"
+#include "hostd/netd/levels.h"
 #include "unit/check.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@ static struct policy *parse(const char *text)
 {
     struct policy *p = NULL;
     struct err e = {0};
-    if (policy_parse(text, strlen(text), &p, &e) < 0) {
+    if (policy_parse(NULL, text, strlen(text), &p, &e) < 0) {
         fprintf(stderr, "%s\n", e.msg);
         exit(1);
     }
@@ -28,11 +29,40 @@ static struct decision decide(const char *text, const char *above, const char *n
                               const char *address, uint16_t port)
 {
     struct policy *p = parse(text), *a = above ? parse(above) : NULL;
+    const struct policy_above list = {a ? 1 : 0, {a}};
     struct destination d = {name, address ? ip(address) : 0, address != NULL, port};
     struct decision out;
-    policy_decide(p, a, &d, &out);
+    policy_decide(p, &list, &d, &out);
     policy_destroy(p);
     policy_destroy(a);
+    return out;
+}
+
+/* What is decided on a sandbox that belongs to what `belongs` says, as a sentence; or the error. */
+static const char *judge(const char *file, const char *belongs, const char *own, const char *name,
+                         uint16_t port)
+{
+    static char out[600];
+    struct levels *l = NULL;
+    struct policy *p = NULL;
+    struct policy_above above;
+    const struct policy_context context = {.above = &above};
+    struct destination d = {name, ip("93.184.216.34"), true, port};
+    struct decision made;
+    struct err e = {0};
+    int rc = levels_parse(file, strlen(file), &l, &e);
+    if (rc == 0 && !levels_above(l, belongs, &above))
+        rc = err_set(&e, E2BIG, "too many");
+    if (rc == 0)
+        rc = policy_parse(&context, own, strlen(own), &p, &e);
+    if (rc == 0) {
+        policy_decide(p, &above, &d, &made);
+        policy_explain(&made, out, sizeof out);
+    } else {
+        snprintf(out, sizeof out, "%s", e.msg);
+    }
+    policy_destroy(p);
+    levels_destroy(l);
     return out;
 }
 
@@ -98,9 +128,88 @@ static void the_platforms_denials_go_first(void)
 {
     const char *above = "deny tcp *.evil.net:*\nallow tcp everything.org:443\n";
     struct decision d = decide("allow tcp *:*", above, "x.evil.net", PUBLIC, 443);
-    CHECK(!d.allowed && d.platform);
+    CHECK(!d.allowed && !strcmp(d.why, "a policy above denies it"));
     CHECK(decide("allow tcp *:*", above, "x.good.net", PUBLIC, 443).allowed);
     CHECK(!decide("", above, "everything.org", PUBLIC, 443).allowed);
+}
+
+static const char file[] = "deny tcp *.evil.net:*\n"
+                           "set mirrors one.mirror.org:80,443 93.184.216.0/24:22 # two\n"
+                           "[tenant alice]\n"
+                           "set inner db.alice.org:5432\n"
+                           "deny tcp one.mirror.org:80\n"
+                           "  [ label admin.tier=Free ] # the case of a label counts\n"
+                           "set inner other.org:1\n"
+                           "allow tcp good.video.org:*\n"
+                           "deny tcp *.video.org:*\n"
+                           "[tenant 1002]\n";
+
+static void a_level_above_denies_and_says_which(void)
+{
+    const char *all = "allow tcp *:*\n",
+               *alice = "tenant alice\ntenant 1001\nlabel admin.tier=Free\n";
+    CHECK_STR(judge(file, alice, all, "x.evil.net", 1),
+              "denied: the platform denies it (line 1 of the platform: deny tcp *.evil.net:*)");
+    CHECK_STR(
+        judge(file, alice, all, "one.mirror.org", 80),
+        "denied: tenant alice denies it (line 5 of tenant alice: deny tcp one.mirror.org:80)");
+    CHECK_STR(judge(file, alice, all, "x.video.org", 1),
+              "denied: label admin.tier=Free denies it (line 9 of label admin.tier=Free: deny tcp "
+              "*.video.org:*)");
+    CHECK_STR(judge(file, alice, all, "good.video.org", 1), "allowed by line 1: allow tcp *:*");
+    CHECK_STR(judge(file, alice, "", "good.video.org", 1), "denied: no rule allows it");
+    CHECK_STR(
+        judge(file, "tenant alic\ntenant 100\nlabel admin.tier=free\n", all, "one.mirror.org", 80),
+        "allowed by line 1: allow tcp *:*");
+    CHECK_STR(judge(file, "tenant bob\nlabel tier=Free\n", all, "x.video.org", 1),
+              "allowed by line 1: allow tcp *:*");
+}
+
+static void sets_are_looked_for_from_below(void)
+{
+    CHECK_STR(judge(file, "", "allow tcp @mirrors", "one.mirror.org", 443),
+              "allowed by line 1: allow tcp @mirrors");
+    CHECK_STR(judge(file, "", "allow tcp @mirrors", NULL, 22),
+              "allowed by line 1: allow tcp @mirrors");
+    CHECK_STR(judge(file, "tenant alice", "deny tcp @inner\nallow tcp *:*", "db.alice.org", 5432),
+              "denied: the rule denies it (line 1: deny tcp @inner)");
+    CHECK_STR(judge(file, "tenant alice\nlabel admin.tier=Free", "allow tcp @inner", "db.alice.org",
+                    5432),
+              "denied: no rule allows it");
+    CHECK_STR(judge(file, "", "set mirrors a.b:1\nallow tcp @mirrors", "one.mirror.org", 443),
+              "denied: no rule allows it");
+    CHECK_STR(judge(file, "", "set pypi a.b:1\nallow tcp @pypi", "a.b", 1),
+              "allowed by line 2: allow tcp @pypi");
+    CHECK(strstr(judge(file, "tenant bob", "allow tcp @inner", "a.b", 1),
+                 "line 1, column 11: '@inner' is no set"));
+}
+
+static void what_is_wrong_in_the_administrators_file_is_named(void)
+{
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
+        {"\n[tenant alice]\nallow x\n", "line 3, column 7: 'tcp' was expected"},
+        {"[user alice]",
+         "line 1: [tenant NAME] or [label admin.KEY=VALUE] was expected, not '[user alice]'"},
+        {"[tenant a b]", "line 1: [tenant NAME]"},
+        {"[label tier=free]", "line 1: [tenant NAME]"},
+        {"[label admin.tier]", "line 1: [tenant NAME]"},
+        {"[tenant alice", "line 1: ']' was expected"},
+        {"[tenant alice] allow tcp a.b:1", "line 1: ']' was expected, and nothing behind it"},
+        {"[tenant alice]\n\n[tenant alice]\n", "line 3: [tenant alice] is there already"},
+        {"set x", "line 1, column 6: targets were expected"},
+        {"set x a.b", "line 1, column 10: ':' and a port was expected"},
+        {"set x @pypi", "line 1, column 7: a set has no other sets in it"},
+        {"set x a.b:1\nset x a.b:1", "line 2, column 5: the set 'x' is there already"},
+        {"set a.b a.b:1", "line 1, column 5: a name of letters"},
+        {"allow tcp @later\nset later a.b:1", "line 1, column 11: '@later' is no set"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const char *got = judge(bad[i].text, "", "", "a.b", 1);
+        if (strncmp(got, bad[i].says, strlen(bad[i].says)) != 0)
+            CHECK_STR(got, bad[i].says);
+    }
+    CHECK_STR(judge("", "tenant a", "", "a.b", 1), "denied: no rule allows it");
 }
 
 static void special_addresses_must_be_named(void)
@@ -133,7 +242,8 @@ static void special_addresses_must_be_named(void)
 static bool resolves(const char *text, const char *above, const char *name)
 {
     struct policy *p = parse(text), *a = above ? parse(above) : NULL;
-    bool may = policy_may_resolve(p, a, name);
+    const struct policy_above list = {a ? 1 : 0, {a}};
+    bool may = policy_may_resolve(p, &list, name);
     policy_destroy(p);
     policy_destroy(a);
     return may;
@@ -189,7 +299,7 @@ static void errors_say_where_and_what_was_expected(void)
     static const struct {
         const char *text, *place, *says;
     } bad[] = {
-        {"alow tcp a.b:1", "line 1, column 1:", "'allow', 'deny' or 'limit' was expected"},
+        {"alow tcp a.b:1", "line 1, column 1:", "'allow', 'deny', 'limit' or 'set' was expected"},
         {"\n\n  allow udp a.b:53", "line 3, column 9:", "'tcp' was expected, not 'udp'"},
         {"allow tcp", "line 1, column 10:", "a target was expected"},
         {"allow", "line 1, column 6:", "'tcp' was expected"},
@@ -226,7 +336,7 @@ static void errors_say_where_and_what_was_expected(void)
         struct policy *p = NULL;
         struct err e = {0};
         fprintf(stderr, "  %s\n", bad[i].text);
-        CHECK_EQ(policy_parse(bad[i].text, strlen(bad[i].text), &p, &e), -EINVAL);
+        CHECK_EQ(policy_parse(NULL, bad[i].text, strlen(bad[i].text), &p, &e), -EINVAL);
         CHECK_MEM(e.msg, strlen(bad[i].place), bad[i].place, strlen(bad[i].place));
         if (!strstr(e.msg, bad[i].says))
             CHECK_STR(e.msg, bad[i].says);
@@ -327,6 +437,9 @@ static const struct check_test tests[] = {
     TEST(an_address_rule_is_for_addresses),
     TEST(the_first_match_decides),
     TEST(the_platforms_denials_go_first),
+    TEST(a_level_above_denies_and_says_which),
+    TEST(sets_are_looked_for_from_below),
+    TEST(what_is_wrong_in_the_administrators_file_is_named),
     TEST(special_addresses_must_be_named),
     TEST(names_are_resolved_only_if_some_rule_could_allow_them),
     TEST(a_name_may_be_only_where_it_is_allowed),
