@@ -2,16 +2,23 @@
 // Confinement of space-hostd: see isolate.h.
 #include "hostd/isolate.h"
 
+#include "base/str.h"
 #include "isolate/isolate.h"
 
 #include <errno.h>
 #include <seccomp.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static int confine_files(const struct config *c, struct err *e)
 {
+    char egress[CONFIG_PATH_MAX]; /* the folder of the administrator's policies: an editor replaces the file */
+    str_copy(egress, sizeof egress, c->egress);
+    char *slash = strrchr(egress, '/');
+    slash[slash == egress] = 0;
     const struct isolate_path paths[] = {
+        {egress, LANDLOCK_ACCESS_FS_READ_FILE},
         {c->state, ISOLATE_WRITES},
         {c->run, ISOLATE_WRITES},
         {"/dev/null", LANDLOCK_ACCESS_FS_READ_FILE},

@@ -120,6 +120,7 @@ configure() {
 	# A mount that is there already may hang: it is not touched.
 	grep -qF " $MOUNT " /proc/self/mounts || mkdir -p "$MOUNT"
 	install -d -m 0700 -o space -g space "$STATE"
+	[ -z "$INSTANCE" ] || mkdir -p "$INSTANCE/etc" # daemons may read there from their start on
 	make_keys
 	make_credential_keys
 	if [ "$SUPERVISOR" = systemd ]; then # space-hostd's unit names it, so that it must be there first
@@ -146,7 +147,7 @@ configure() {
 			echo "credentials = $CREDENTIALS"
 			echo "credential_keys = $CREDENTIAL_KEYS"
 			echo "uid_base = $UID_BASE"
-			echo "egress = $INSTANCE/egress"
+			echo "egress = $INSTANCE/etc/egress"
 			echo "memory = 128M"
 		fi
 	} >"$CONF.new"

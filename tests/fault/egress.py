@@ -43,14 +43,23 @@ class World:
             os.unlink(self.dns_log)
         names = {"good.test": SERVER, "also.test": SERVER, "other.test": OTHER, "private.test": "10.1.2.3", "loop.test": "127.0.0.1",
                  "meta.test": "169.254.169.254", "host.test": HOST, "wild.test": SERVER}
+        os.makedirs(f"{TESTTMP}/turning", exist_ok=True)
+        self.turn(SERVER)
         self.dns = subprocess.Popen(["dnsmasq", "--keep-in-foreground", "--no-resolv", "--no-hosts", "--conf-file=/dev/null", f"--port={DNS_PORT}",
-                                     "--listen-address=127.0.0.1", "--bind-interfaces", "--user=root", "--log-queries", f"--log-facility={self.dns_log}",
+                                     "--listen-address=127.0.0.1", "--bind-interfaces", "--user=root", "--log-queries", f"--log-facility={self.dns_log}", f"--hostsdir={TESTTMP}/turning",
                                      "--pid-file="] + [f"--address=/{n}/{a}" for n, a in names.items()])
         defer(self.end, self.dns)
         self.configure()
         self.box = Box()
         subprocess.run(["cc", "-O1", "-static", "-o", f"{TESTTMP}/client", f"{HERE}/egress.d/client.c"], check=True)
         shutil.copy(f"{TESTTMP}/client", self.box.root("client"))
+
+    def turn(self, address):
+        """From now on, or from when the name server has noticed, turn.test is there."""
+        with open(f"{TESTTMP}/turning/hosts", "w") as f:
+            f.write(f"{address} turn.test\n")
+        if hasattr(self, "dns"):
+            self.dns.send_signal(signal.SIGHUP)
 
     @staticmethod
     def end(process):
@@ -222,6 +231,59 @@ def addresses_that_are_not_named_are_refused():
     refused_there(SERVER, 443, hello("evil.test"), why="another name: evil.test")
 
 
+@check
+def a_name_that_turns_leads_nowhere_new():
+    allow("allow tcp turn.test:80\n")
+    eq(f"0 {SERVER}", guest("dns", "turn.test", 1))
+    reaches(SERVER, 80, http("turn.test"))
+    world.turn("10.1.2.3")
+    wait_until(lambda: guest("dns", "turn.test", 1) == "3", 10, "the name server tells the private address, and netd does not")
+    refused_there("10.1.2.3", 80, http("turn.test"))
+    world.turn(OTHER)
+    eq(0, refused_there(OTHER, 80, http("turn.test"), why="no rule allows it"), "where it is, as long as the guest was not told so")
+    wait_until(lambda: guest("dns", "turn.test", 1) == f"0 {OTHER}", 10, "the name is elsewhere")
+    reaches(OTHER, 80, http("turn.test"))
+
+
+@check
+def what_the_administrator_denies_stays_denied():
+    file = config()["egress"]
+    name, all_of_it = world.box.name, "allow tcp *:5000,5001\n"
+    explain = lambda: spacectl("net", "explain", name, f"{SERVER}:5000").stdout
+    defer(lambda: os.path.exists(file) and os.unlink(file))
+
+    def administrator(text):
+        with open(file + ".new", "w") as f:
+            f.write(text)
+        os.rename(file + ".new", file)
+    allow(all_of_it)
+    world.box.set("labels", "tier=free")
+    administrator(f"set here {SERVER}:5000\n[label admin.tier=free]\ndeny tcp @here\n[tenant nobody]\ndeny tcp *:*\n")
+    has("allowed by line 1", explain(), "a label that its owner chose")
+    reaches(SERVER, 5000, RAW)
+    job = Job(world.box, f"/client wait {SERVER} 5000 {RAW.hex()}")
+    wait_until(lambda: "ready" in read_now(job), 20, "it is connected")
+    world.box.set("labels", "admin.tier=free")
+    eq(f"ready\n{RESET}\n", job.result().out, "what was open when the administrator set the label")
+    has("line 3 of label admin.tier=free", explain())
+    refused_there(SERVER, 5000, RAW, why="label admin.tier=free denies it")
+    world.box.set("labels", "")
+    reaches(SERVER, 5000, RAW)
+    administrator(f"[tenant {pwd.getpwuid(os.getuid()).pw_name}]\ndeny tcp {SERVER}:5000\n")
+    wait_until(lambda: tcp(SERVER, 5000, RAW) == RESET, 10, "the tenant's policy")
+    has("denied: tenant root denies it (line 2 of tenant root", explain())
+    administrator(f"deny tcp {SERVER}:*\n[tenant 0]\nallow tcp *:*\n")
+    wait_until(lambda: "the platform denies it" in (tcp(SERVER, 5000, RAW) and world.box.get("net").splitlines()[-1]), 10, "the platform's policy")
+    has("denied: the platform denies it (line 1 of the platform", explain())
+    administrator(f"set here {SERVER}:5001\n")
+    refused(errno.EINVAL, allow, "allow tcp @elsewhere")
+    allow("allow tcp @here\n")
+    has("allowed by line 1: allow tcp @here", spacectl("net", "explain", name, f"{SERVER}:5001").stdout)
+    os.unlink(file)
+    allow(all_of_it)
+    wait_until(lambda: tcp(SERVER, 5000, RAW) == got(RAW), 10, "as before")
+
+
 def frame(kind, payload, source=GUEST_MAC, count=1):
     eq("sent", guest("frame", GATEWAY_MAC + source + kind + payload.hex(), count))
 
@@ -273,11 +335,19 @@ def nothing_but_tcp_and_names_leaves():
     frame("0806", b"\0\x01\x08\0\x06\x04\0\x02" + bytes.fromhex("525400000099") + packed(GUEST) + bytes.fromhex(GATEWAY_MAC) + packed(GATEWAY))  # ARP
     frame("0806", b"\0\x01\x08\0\x06\x04\0\x02" + bytes.fromhex(GUEST_MAC) + packed(GATEWAY) + bytes.fromhex(GATEWAY_MAC) + packed(GUEST))
     frame("0800", ipv4(47, bytes(40)))
+    discover = bytes([1, 1, 6, 0]) + bytes(232) + b"\x63\x82\x53\x63" + bytes([53, 1, 1, 255])
+    frame("0800", ipv4(17, struct.pack(">HHHH", 68, 67, 8 + len(discover), 0) + discover, source="0.0.0.0", to="255.255.255.255"))
+    for address in ("2606:2800:220:1::1", "64:ff9b::2d2d:2d0a", "2002:2d2d:2d0a::1", "fe80::5054:ff:fe00:1"):
+        has(guest("tcp6", address, 5000), ("Network is unreachable", "Cannot assign requested address", "Invalid argument"), address)
     eq(before, counters(), "packets on the other side")
     eq(seen, len(world.connections()), "connections that arrived")
     eq(lines, world.box.get("net"), "decisions")
     reaches(SERVER, 5000, RAW)
+    eq("connected", guest("tcp6", f"::ffff:{SERVER}", 5000), "IPv4 in the form of IPv6 is IPv4")
+    eq(RESET, guest("tcp6", "::ffff:10.1.2.3", 5000), "and so are its special addresses")
     eq("", world.box.out("cat /proc/net/if_inet6 | grep eth0 || true"), "IPv6 addresses")
+    for port in (22, 10053, 10080):  # what netd listens on, too
+        refused_there(GATEWAY, port)
 
 
 @check
@@ -296,6 +366,9 @@ def a_change_applies_at_once_and_a_fork_inherits():
     reaches(SERVER, 5000, RAW, box=fork)
     fork.set("egress", "")
     eq(RESET, tcp(SERVER, 5000, RAW, box=fork))
+    Job(fork, "exec nc -l -p 7777")
+    wait_until(lambda: ":7777" in fork.out("netstat -ltn"), 20, "the fork listens")
+    refused_there(GUEST, 7777)  # the same address, and this one's own
     fork.remove()
     refused(errno.EINVAL, allow, "allow tcp good.test")
     explained(f"sandboxes/{world.box.name}/egress", errno.EINVAL)
@@ -330,9 +403,12 @@ def connections_of_before_a_load_end_with_a_reset():
 
 @check
 def floods_meet_limits():
-    allow("allow tcp *:5000\n")
-    at_most(512, int(guest("flood", SERVER, 5000, 2000)), "connections that stayed")
-    time.sleep(1)
+    allow("allow tcp *:5000\nallow tcp good.test:80\n")
+    guest("dns", "good.test", 1)
+    slow = Job(world.box, f"/client loris {SERVER} 80 200 12")
+    reaches(SERVER, 5000, RAW)
+    at_most(512, int(guest("flood", SERVER, 5000, 10000)), "connections that stayed")
+    eq("0\n", slow.result().out, "slow ones that stayed longer than ten seconds")
     wait_until(lambda: tcp(SERVER, 5000, RAW) == got(RAW), 30, "it goes on after a flood")
     eq("sent", guest("frame", GATEWAY_MAC + GUEST_MAC + "0800" + ipv4(6, syn(to="45.45.45.99")).hex(), 3000), "half-open ones")
     reaches(SERVER, 5000, RAW)

@@ -126,6 +126,16 @@ def op_head(g):
     return write, (head, "sandboxes", g.other.name, "head"), after
 
 
+def op_egress(g):
+    policy = f"allow tcp *:{random.randrange(1, 65536)}"
+    before = g.keep.get("egress")
+
+    def after():
+        has(g.keep.get("egress"), (before, policy), "egress")
+
+    return write, (policy, "sandboxes", g.keep.name, "egress"), after
+
+
 def op_snapshot(g):
     def after():
         if exists("snapshots", g.keep.name, "s"):
@@ -224,7 +234,7 @@ def each_daemon_during_each_operation():
     g = ground()
     rounds = []
     for _ in range(10):
-        once = [(op, daemon) for op in OPS for daemon in ("hostd", "noded", "spacefs")]
+        once = [(op, daemon) for op in OPS for daemon in ("hostd", "noded", "spacefs", "netd")]
         dice.shuffle(once)
         rounds += once
     end = time.monotonic() + LOOP_SECONDS

@@ -3,6 +3,9 @@
 //
 //   client tcp ADDRESS PORT [HEX [PAUSE]]  connects, sends the bytes (with a pause of milliseconds
 //                                          after each), prints "ok" and what came back, or why not
+//   client tcp6 ADDRESS PORT               connects by IPv6, prints "connected" or why not
+//   client loris ADDRESS PORT COUNT SEC    so many connections, a byte of a request on each every
+//                                          half second; prints how many are open after SEC seconds
 //   client wait ADDRESS PORT HEX           the same, prints "ready" first, then waits for the end
 //   client dns NAME TYPE [SERVER]          prints the code, and each address
 //   client dnstcp NAME TYPE                the same by TCP
@@ -16,6 +19,7 @@
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -202,9 +206,52 @@ static void flood(char **argv)
     sleep(3);
     for (int i = 0; i < count; i++) {
         char c;
-        stay += recv(fds[i], &c, 1, 0) < 0 && errno == EAGAIN;
+        struct tcp_info info = {0};
+        socklen_t size = sizeof info;
+        getsockopt(fds[i], IPPROTO_TCP, TCP_INFO, &info, &size); /* others still knock */
+        stay += info.tcpi_state == TCP_ESTABLISHED && recv(fds[i], &c, 1, 0) < 0 && errno == EAGAIN;
     }
     printf("%d\n", stay);
+}
+
+static void tcp6(char **argv)
+{
+    struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)atoi(argv[3]))};
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0), error = 0;
+    socklen_t size = sizeof error;
+    char c;
+    if (inet_pton(AF_INET6, argv[2], &a.sin6_addr) != 1)
+        exit(2);
+    if (fd < 0 || (connect(fd, (struct sockaddr *)&a, sizeof a) < 0 && errno != EINPROGRESS))
+        error = errno;
+    else if (wait_for(fd, POLLOUT, 3000) <= 0)
+        error = ETIMEDOUT;
+    else
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (!error && wait_for(fd, POLLIN, 1000) > 0 && recv(fd, &c, 1, 0) < 0)
+        error = errno; /* refused behind the handshake */
+    printf("%s\n", error ? strerror(error) : "connected");
+}
+
+static void loris(char **argv)
+{
+    static const char head[] = "GET / HTTP/1.1\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    struct sockaddr_in a = address(argv[2], argv[3]);
+    int count = atoi(argv[4]), turns = atoi(argv[5]) * 2, open = 0;
+    int *fds = calloc((size_t)count, sizeof *fds);
+    char c;
+    for (int i = 0; i < count; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(fds[i], (struct sockaddr *)&a, sizeof a);
+    }
+    for (int turn = 0; turn < turns && turn < (int)sizeof head; turn++) {
+        for (int i = 0; i < count; i++)
+            send(fds[i], head + turn, 1, MSG_NOSIGNAL);
+        usleep(500000);
+    }
+    for (int i = 0; i < count; i++)
+        open += recv(fds[i], &c, 1, 0) < 0 && errno == EAGAIN;
+    printf("%d\n", open);
 }
 
 int main(int argc, char **argv)
@@ -213,6 +260,10 @@ int main(int argc, char **argv)
         return 2;
     if (!strcmp(argv[1], "tcp"))
         tcp(argc, argv);
+    else if (!strcmp(argv[1], "tcp6"))
+        tcp6(argv);
+    else if (!strcmp(argv[1], "loris"))
+        loris(argv);
     else if (!strcmp(argv[1], "wait"))
         wait_open(argv);
     else if (!strcmp(argv[1], "dns"))
