@@ -192,10 +192,24 @@ static void frame(int argc, char **argv)
     printf("sent\n");
 }
 
+/* How many are there for the guest's kernel: others still knock, or were reset. */
+static int staying(const int *fds, int count)
+{
+    int stay = 0;
+    for (int i = 0; i < count; i++) {
+        char c;
+        struct tcp_info info = {0};
+        socklen_t size = sizeof info;
+        getsockopt(fds[i], IPPROTO_TCP, TCP_INFO, &info, &size);
+        stay += info.tcpi_state == TCP_ESTABLISHED && recv(fds[i], &c, 1, 0) < 0 && errno == EAGAIN;
+    }
+    return stay;
+}
+
 static void flood(char **argv)
 {
     struct sockaddr_in a = address(argv[2], argv[3]);
-    int count = atoi(argv[4]), stay = 0;
+    int count = atoi(argv[4]), stay, last = -1;
     int *fds = calloc((size_t)count, sizeof *fds);
     struct rlimit r = {65536, 65536};
     setrlimit(RLIMIT_NOFILE, &r);
@@ -203,13 +217,10 @@ static void flood(char **argv)
         fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
         connect(fds[i], (struct sockaddr *)&a, sizeof a);
     }
-    sleep(3);
-    for (int i = 0; i < count; i++) {
-        char c;
-        struct tcp_info info = {0};
-        socklen_t size = sizeof info;
-        getsockopt(fds[i], IPPROTO_TCP, TCP_INFO, &info, &size); /* others still knock */
-        stay += info.tcpi_state == TCP_ESTABLISHED && recv(fds[i], &c, 1, 0) < 0 && errno == EAGAIN;
+    sleep(1);
+    for (int turn = 0; (stay = staying(fds, count)) != last && turn < 30; turn++) {
+        last = stay;
+        sleep(1); /* resets are on their way */
     }
     printf("%d\n", stay);
 }

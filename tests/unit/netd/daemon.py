@@ -133,11 +133,6 @@ def sockets():
     return [tcp.detach(), udp.detach()]
 
 
-def has(part, got):
-    if part not in got:
-        raise AssertionError(f"want {part!r} in it: ...{got[-500:]!r}")
-
-
 def eq(want, got, what):
     assert want == got, f"{what}: want {want!r}, got {got!r}"
 
@@ -337,7 +332,7 @@ def test_a_tenants_and_a_labels_policies_cut_what_is_open(w):
     mine = echo(g)
     os.unlink(w.dir / "egress")
     assert meets_reset(mine.recv, 1), "open by a set that is gone"
-    has(b"00b is allowed nothing any more: line 1, column 11: '@s' is no set", (w.dir / "log").read_bytes())
+    wait("it says so", lambda: "00b is allowed nothing any more: line 1, column 11: '@s' is no set" in (w.dir / "log").read_text())
     w.ask(REMOVE, 11)
     w.ask(REMOVE, 12)
 
