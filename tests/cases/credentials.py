@@ -221,11 +221,42 @@ def processes():
             yield int(pid), command.replace(b"\0", b" ").decode(errors="replace")[:120]
 
 
+def spans(fd):
+    """Of a file, those that are no holes."""
+    end, at = os.fstat(fd).st_size, 0
+    while at < end:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as e:
+            if e.errno == errno.ENXIO:
+                return
+            raise
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        yield at, hole
+        at = hole
+
+
+def file_holds(name, needle):
+    fd = os.open(name, os.O_RDONLY)
+    try:
+        return any(needle in os.pread(fd, min((4 << 20) + len(needle), hole - at), at) for start, hole in spans(fd) for at in range(start, hole, 4 << 20))
+    finally:
+        os.close(fd)
+
+
 def files_with(needle, since):
-    """Below the instance's folder, those written since then, images with their holes left out."""
-    prune = [word for name in ("space", "bin", "guest") for word in ("-path", f"{SPACE_DIR}/{name}", "-prune", "-o")]
-    found = subprocess.run(["find", SPACE_DIR, *prune, "-type", "f", "-newermt", f"@{since}", "-exec", "grep", "-laF", needle, "{}", "+"], capture_output=True, text=True, timeout=150)
-    return found.stdout.split()
+    """Below the instance's folder, those written since then: the disk of the pool itself, too, with what was freed on it."""
+    found = []
+    for where, folders, names in os.walk(SPACE_DIR):
+        if where == SPACE_DIR:
+            folders[:] = [name for name in folders if name not in ("space", "bin", "guest")]
+        for name in names:
+            file = os.path.join(where, name)
+            with contextlib.suppress(FileNotFoundError):
+                st = os.lstat(file)
+                if stat.S_ISREG(st.st_mode) and st.st_mtime >= since and file_holds(file, needle):
+                    found.append(file)
+    return found
 
 
 @check
@@ -254,7 +285,7 @@ def it_is_nowhere_in_plain_text():
             pass
     if checked < 7:
         fail(f"only {checked} processes were looked at")
-    eq([], files_with(half, since), "files with the secret")
+    eq([], files_with(half.encode(), since), "files with the secret")
     os.rmdir(path("snapshots", "spacetestann:credbox", "s"))
 
 
@@ -272,7 +303,7 @@ def denied_connections_are_in_the_log():
     box = world().box
     tries = 5
     for _ in range(tries):
-        ne(0, box.run("nc -w 2 192.0.2.77 4455 </dev/null").status, "a connection that nothing allows")
+        box.run("echo x | nc -w 2 192.0.2.77 4455")  # accepted, then reset: nothing allows it
 
     def denied():
         mine = [t for t in log_lines() if t["kind"] == "denied" and t["sandbox"] == box.get("id")]
