@@ -286,14 +286,23 @@ static bool free_to_go(const struct snapshot *sn)
     return !sn->readers && !sn->loads && !snapshot_is_pinned(sn);
 }
 
+/* What the next upload of its sandbox is counted from, so that it costs what changed since: the newest that is both here and in the store. */
+static const struct snapshot *counted_from(struct snapshot **list, size_t n)
+{
+    while (n > 0 && !(list[n - 1]->row.durable && list[n - 1]->row.state == ARTIFACT_READY))
+        n--;
+    return n ? list[n - 1] : NULL;
+}
+
 static void thin(struct space *s, struct snapshot **list, size_t n, int64_t now, bool low)
 {
     struct sandbox *sb = sandbox_by_id(s, (uint64_t)list[0]->row.sandbox);
     if (!sb || !sb->named)
         return; /* they go with it */
     judge(sb, list, n, now, low);
+    const struct snapshot *parent = low ? NULL : counted_from(list, n);
     for (size_t i = 0; i < n; i++)
-        if (list[i]->until < now && free_to_go(list[i]))
+        if (list[i]->until < now && list[i] != parent && free_to_go(list[i]))
             snapshot_destroy(list[i]);
 }
 

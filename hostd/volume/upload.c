@@ -3,8 +3,8 @@
 //
 // Theory of operation. First all files are opened and the ranges in which each differs from its base are found, from extent maps and without reading; then
 // they are sent one after the other, so that what is left is known. A file's row keeps the base that was chosen first, as long as that is still there to
-// count from. The disk may be sent as what changed since an earlier durable snapshot of the same sandbox (the parent) instead; memory never, since a
-// capture writes all changed pages anew.
+// count from. Disk and memory may be sent as what changed since an earlier durable snapshot of the same sandbox (the parent) instead: the disk by extents, the memory by
+// tables of pages (pages.c), since a capture writes all pages anew that differ from its base.
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -29,7 +29,9 @@ struct part {
     struct artifact *a;
     int fd, ranges;
     uint64_t size, total;
-    struct artifact *parent; /* of the disk: the ranges are against that */
+    struct artifact *parent; /* the ranges are against that, */
+    struct snapshot *parent_of; /* which is kept meanwhile, */
+    struct artifact *counted_from; /* and the same, when `parent` was given up */
 };
 
 /* The files of one object. */
@@ -38,8 +40,6 @@ struct work {
     struct volume_task *task; /* NULL: a base */
     struct artifact_row like; /* kind, object, tenant */
     uint64_t base;            /* template id; 0: none */
-    struct snapshot *parent; /* kept meanwhile, */
-    struct artifact *parent_disk; /* with this */
     struct part part[6];
     unsigned count;
     uint64_t done; /* bytes of parts before the current one */
@@ -53,12 +53,11 @@ static void work_close(struct work *w)
             close(w->part[i].fd);
         if (w->part[i].ranges >= 0)
             close(w->part[i].ranges);
-    }
-    if (w->parent_disk)
-        w->parent_disk->busy = false;
-    if (w->parent) {
-        w->parent->loads--;
-        snapshot_unref(w->parent);
+        if (w->part[i].parent_of) {
+            w->part[i].counted_from->busy = false;
+            w->part[i].parent_of->loads--;
+            snapshot_unref(w->part[i].parent_of);
+        }
     }
 }
 
@@ -67,6 +66,11 @@ static void work_close(struct work *w)
 uint64_t upload_find_base(const struct space *s, int64_t base_kind, int64_t base, int64_t parent_kind, int64_t parent)
 {
     int64_t kind = parent_kind, id = parent;
+    for (int i = 0; i < PARENTS_MAX && base_kind == NODED_SNAPSHOT; i++) { /* a head that is mapped itself was counted from one, too */
+        const struct snapshot *of = snapshot_by_id(s, (uint64_t)base);
+        base_kind = of ? of->row.base_kind : 0;
+        base = of ? of->row.base : 0;
+    }
     if (base_kind == NODED_TEMPLATE && base_is_here(s, (uint64_t)base))
         return (uint64_t)base;
     for (int i = 0; i < PARENTS_MAX && id; i++) {
@@ -80,18 +84,18 @@ uint64_t upload_find_base(const struct space *s, int64_t base_kind, int64_t base
     return 0;
 }
 
-/* The newest durable snapshot of the same sandbox that is in the pool and whose disk has the same base. */
-static struct artifact *find_parent(struct work *w, const struct artifact *disk)
+/* That file of the newest durable snapshot of the same sandbox that is in the pool and has the same base. */
+static struct artifact *find_parent(struct work *w, const struct artifact *of)
 {
     const struct snapshot *sn = w->task->snapshot;
     struct artifact *best = NULL;
     int64_t newest = -1;
     for (struct artifact *a = w->volume->artifacts; a; a = a->next) {
-        struct snapshot *other = a->row.kind == NODED_SNAPSHOT && a->row.file == NODED_DISK && a->row.state == STORE_DURABLE && !a->busy
+        struct snapshot *other = a->row.kind == NODED_SNAPSHOT && a->row.file == of->row.file && a->row.state == STORE_DURABLE && !a->busy
                                      ? snapshot_by_id(w->volume->space, (uint64_t)a->row.object)
                                      : NULL;
         bool fits = other && other != sn && other->row.sandbox == sn->row.sandbox && other->row.durable && other->row.state == ARTIFACT_READY &&
-                    other->row.size <= sn->row.size && !strcmp(a->row.tenant, disk->row.tenant) && !strcmp(a->row.base, disk->row.base);
+                    other->row.size <= sn->row.size && !strcmp(a->row.tenant, of->row.tenant) && !strcmp(a->row.base, of->row.base);
         if (!fits || other->row.taken <= newest)
             continue;
         newest = other->row.taken;
@@ -151,16 +155,24 @@ static bool has_ranges(int64_t file)
     return file == NODED_DISK || file == NODED_RAM;
 }
 
+/* With an earlier snapshot's. */
+static int compare(struct space *s, struct part *p, uint64_t before)
+{
+    if (p->a->row.file == NODED_RAM)
+        return pages_compare(s, (uint64_t)p->a->row.object, before, &p->ranges, &p->total, NULL);
+    return find_ranges(s, &p->a->row, NODED_SNAPSHOT, before, p, NULL);
+}
+
 static int ranges_of(struct work *w, struct part *p, struct err *e)
 {
     struct space *s = w->volume->space;
     const struct artifact *base = artifact_by_name(w->volume, p->a->row.base);
-    struct artifact *parent = w->task && p->a->row.file == NODED_DISK ? find_parent(w, p->a) : NULL;
-    if (parent && find_ranges(s, &p->a->row, NODED_SNAPSHOT, (uint64_t)parent->row.object, p, NULL) == 0) {
-        p->parent = w->parent_disk = parent;
+    struct artifact *parent = w->task ? find_parent(w, p->a) : NULL;
+    if (parent && compare(s, p, (uint64_t)parent->row.object) == 0) {
+        p->parent = p->counted_from = parent;
         parent->busy = true;
-        w->parent = snapshot_ref(snapshot_by_id(s, (uint64_t)parent->row.object));
-        w->parent->loads++; /* it stays until this is done */
+        p->parent_of = snapshot_ref(snapshot_by_id(s, (uint64_t)parent->row.object));
+        p->parent_of->loads++; /* it stays until this is done */
         return 0;
     }
     return find_ranges(s, &p->a->row, NODED_TEMPLATE, base ? (uint64_t)base->row.object : 0, p, e);

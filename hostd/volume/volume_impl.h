@@ -85,6 +85,11 @@ int fetch_run(struct volume_task *t, struct err *e);
 /* Makes a base that is in the store a template's object in the pool, under its own id. */
 int fetch_base(struct volume *v, uint64_t id, struct err *e);
 
+/* ---- pages.c ---- */
+
+/* A memfd with one struct noded_range for each run of pages of a snapshot's memory that `before` has otherwise, and their bytes. -EBADMSG, -EINVAL, -ENOENT: they cannot be compared. */
+int pages_compare(struct space *s, uint64_t snapshot, uint64_t before, int *ret_fd, uint64_t *ret_bytes, struct err *e);
+
 /* ---- repair.c ---- */
 
 int repair_run(struct volume_task *t, struct err *e);

@@ -116,6 +116,28 @@ def without_its_left_over_it_comes_from_the_store():
 
 
 @check
+def the_next_suspend_costs_what_changed_since():
+    """Of memory too, whether the machine maps the prepared template (10 MiB changed) or the head that it was restored from (26 MiB)."""
+    b = box()
+    for size in (10, 26):
+        b.out(f"dd if=/dev/urandom of=/dev/shm/big bs=1M count={size}; sync")
+        sum_before = b.out("md5sum /dev/shm/big")
+        read_bytes = []
+        for n in range(2):
+            with Events() as events:
+                b.verb("suspend")
+                read_bytes.append(events.next(kind="upload")["read_bytes"])
+            if n == 1:
+                remove_object(b, snapshot_of(b))
+            b.verb("resume")
+        if read_bytes[1] > read_bytes[0] - size * 900000:
+            fail(f"bytes read with {size} MiB of new memory, and then with none: {read_bytes}")
+        eq(sum_before, b.out("md5sum /dev/shm/big"), "memory from the store")
+        is_whole(b)
+    b.out("rm /dev/shm/big")
+
+
+@check
 def a_paused_one_and_a_manual_one():
     b = box()
     b.verb("pause")
