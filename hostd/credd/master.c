@@ -47,27 +47,39 @@ static int derive(struct master *m, const uint8_t *key, struct err *e)
 
 /* ---- the wrapped key ---- */
 
-static int unwrap(const struct key_config *c, const uint8_t *bytes, size_t len, uint8_t *key, struct err *e)
+/* By the service and the wrapping key that the file names now. */
+static int wrap(struct master *m, const struct key_config *c, struct blob *b, const uint8_t *key, struct err *e)
+{
+    b->service = c->service;
+    b->wrapped = (uint64_t)time(NULL);
+    str_copy(b->wrapping_key, sizeof b->wrapping_key, c->key);
+    int rc = key_wrap(c, b, key, e);
+    if (rc < 0)
+        return rc;
+    blob_write(b, m->blob);
+    m->blob_len = BLOB_SIZE;
+    return 0;
+}
+
+/* Whoever wrapped it is asked; then it is wrapped anew, when that is not who should. */
+static int unwrap(struct master *m, const struct key_config *c, const uint8_t *bytes, size_t len, uint8_t *key, struct err *e)
 {
     struct blob b;
     int rc = blob_read(bytes, len, TENANT, &b, e);
-    return rc < 0 ? rc : key_unwrap(c, &b, key, e);
+    if (rc == 0)
+        rc = key_unwrap(c, &b, key, e);
+    if (rc < 0 || (b.service == c->service && !strcmp(b.wrapping_key, c->key)))
+        return rc;
+    return wrap(m, c, &b, key, e);
 }
 
 static int make(struct master *m, const struct key_config *c, uint8_t *key, struct err *e)
 {
-    struct blob b = {.kind = BLOB_WRAPPED, .service = c->service, .created = (uint64_t)time(NULL)};
-    b.wrapped = b.created;
+    struct blob b = {.kind = BLOB_WRAPPED, .created = (uint64_t)time(NULL)};
     randombytes_buf(b.id, sizeof b.id);
     randombytes_buf(key, MASTER_BYTES);
     str_copy(b.tenant, sizeof b.tenant, TENANT);
-    str_copy(b.wrapping_key, sizeof b.wrapping_key, c->key);
-    int rc = key_wrap(c, &b, key, e);
-    if (rc < 0)
-        return rc;
-    blob_write(&b, m->blob);
-    m->blob_len = BLOB_SIZE;
-    return 0;
+    return wrap(m, c, &b, key, e);
 }
 
 /* 0 with *ret_len 0: there is none yet. */
@@ -89,7 +101,7 @@ static int obtain(struct master *m, const struct key_config *c, const char *stat
     size_t len = 0;
     int rc = key ? read_blob(state, blob, &len, e) : err_set(e, ENOMEM, "no memory that can be locked for the master key (see RLIMIT_MEMLOCK)");
     if (rc == 0)
-        rc = len ? unwrap(c, blob, len, key, e) : make(m, c, key, e);
+        rc = len ? unwrap(m, c, blob, len, key, e) : make(m, c, key, e);
     if (rc == 0)
         rc = derive(m, key, e);
     if (key)
@@ -97,12 +109,23 @@ static int obtain(struct master *m, const struct key_config *c, const char *stat
     return rc;
 }
 
+/* Nobody else's code runs as root: a token's module waits. */
+static bool is_by_file(const struct key_config *c, const char *state)
+{
+    uint8_t bytes[KEYS_BLOB_MAX];
+    struct blob b;
+    size_t len = 0;
+    if (c->service != SERVICE_FILE || read_blob(state, bytes, &len, NULL) < 0)
+        return false;
+    return len == 0 || (blob_read(bytes, len, TENANT, &b, NULL) == 0 && b.service == SERVICE_FILE);
+}
+
 int master_start(struct master *m, const char *folder, const char *state, struct err *e)
 {
     struct key_config c;
     struct err mine = {0};
     int rc = key_config_load(folder, TENANT, &c, &mine);
-    if (rc == 0 && c.service == SERVICE_FILE)
+    if (rc == 0 && is_by_file(&c, state))
         rc = obtain(m, &c, state, &mine);
     if (rc == -EACCES) /* the daemon's own user's: it reads them itself, and says what is wrong */
         return 0;

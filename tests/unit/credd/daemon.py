@@ -132,6 +132,26 @@ def wrong_key(d):
     os.chmod(f"{d.keys}/default.wrapping", 0o600)
 
 
+def another_wrapping_key(d):
+    """The file names another one: it wraps from the next start on, and the old one may go."""
+    path = pathlib.Path(d.keys, "default.wrapping")
+    old = path.read_text()
+    new = "k2 = " + "5a" * 32 + "\n"
+    d.write_key("default.wrapping", old + new)
+    config = pathlib.Path(d.keys, "credentials.key").read_text()
+    d.write_key("credentials.key", config.replace("k1", "k2"))
+    d.start()
+    d.client().close()
+    d.kill()
+    d.write_key("default.wrapping", new)
+    d.start()
+    c = d.client()
+    c.know(A, 1000)
+    assert password(c.login(A, "https://old.example")) == SECRET.decode()
+    c.close()
+    d.kill()
+
+
 def nothing_plain(d, *secrets):
     """In no file of the daemon's, and in no line that it printed."""
     for where, _, names in os.walk(d.folder):
@@ -185,6 +205,7 @@ def main(program):
         assert {"make", "change", "value", "revoke", "remove", "login", "refused", "denied"} <= set(kinds), set(kinds)
         damaged(d)
         wrong_key(d)
+        another_wrapping_key(d)
         d.start()
         d.client().close()
 

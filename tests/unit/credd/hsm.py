@@ -29,7 +29,14 @@ def main(program):
     run("softhsm2-util", "--init-token", "--free", "--label", "creds", "--so-pin", "1234", "--pin", "5678")
     run("pkcs11-tool", "--module", MODULE, "--token-label", "creds", "--login", "--pin", "5678", "--keygen", "--key-type", "AES:32", "--label", "kek", "--id", "01", "--sensitive")
     d.write_key("pin", "5678\n")
-    d.write_key("credentials.key", f"service = pkcs11\nmodule = {MODULE}\ntoken = creds\nkey = kek\npin = pin\n")
+    own = pathlib.Path(d.keys, "credentials.key").read_text()
+    d.start()  # by a file first; then the token takes it over
+    c = d.client()
+    c.know(BOX, 1000)
+    c.add(scope(SANDBOX, 1000, BOX), "before", "before.example", b"wrapped by a file")
+    c.close()
+    d.kill()
+    d.write_key("credentials.key", f"{own}service = pkcs11\nmodule = {MODULE}\ntoken = creds\nkey = kek\npin = pin\n")
     with d:
         c = d.client()
         c.know(BOX, 1000)
@@ -54,6 +61,9 @@ def main(program):
         os.rename(f"{d.keys}/away", f"{d.keys}/tokens")
         d.start()
         d.client().close()
+        c = d.client()
+        c.know(BOX, 1000)
+        assert password(c.login(BOX, "https://before.example")) == "wrapped by a file"
         assert "5678" not in d.output()
 
 
