@@ -25,6 +25,7 @@ struct agent {
     struct ends files_ends;
     struct poll_timer files_again;
     struct poll_watch signals;
+    char *trusted; /* the certificates that trust.h was told last; NULL: none */
 };
 
 /* Starts switching the machine off. */

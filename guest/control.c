@@ -12,6 +12,7 @@
 #include "guest/dial.h"
 #include "guest/report.h"
 #include "guest/spawn.h"
+#include "guest/trust.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,6 +32,7 @@ enum kind {
     ACTIVITY,
     FILES,
     SPAWN,
+    TRUST,
     TCP,
     TCP_PORT,
     JOBS,
@@ -125,6 +127,12 @@ static void write_spawn(struct agent *a, struct node *n, struct p9_request *r)
         jobs_spawn(&a->jobs, r);
 }
 
+static void write_trust(struct agent *a, struct node *n, struct p9_request *r)
+{
+    (void)n;
+    trust_write(a, r);
+}
+
 static void write_stdin(struct agent *a, struct node *n, struct p9_request *r)
 {
     (void)a;
@@ -186,6 +194,7 @@ static const struct {
     [ACTIVITY] = {"activity", TOP, S_IFREG | 0400, read_text, NULL, report_activity},
     [FILES] = {"files", TOP, S_IFREG | 0400, read_ends, NULL, NULL},
     [SPAWN] = {"spawn", TOP, S_IFREG | 0200, NULL, write_spawn, NULL},
+    [TRUST] = {"trust", TOP, S_IFREG | 0200, NULL, write_trust, NULL},
     [TCP] = {"tcp", TOP, S_IFDIR | 0500, NULL, NULL, NULL},
     [TCP_PORT] = {NULL, TCP, S_IFREG | 0600, read_port, write_port, NULL},
     [JOBS] = {"jobs", TOP, S_IFDIR | 0700, NULL, NULL, NULL},

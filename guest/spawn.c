@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/str.h"
+#include "guest/trust.h"
 #include "guest/user.h"
 
 #include <errno.h>
@@ -156,6 +157,7 @@ static void set_environment(const struct spawn *s, const struct user *u)
     set_default("SHELL", u->shell);
     if (s->terminal)
         set_default("TERM", "xterm-256color");
+    trust_set_environment();
 }
 
 static int become(const struct user *u, const struct spawn *s)

@@ -159,7 +159,7 @@ def info_and_activity(g):
     assert re.fullmatch("[0-9a-f]{32}", info["boot-id"]), info
     activity = dict(line.split() for line in g.control.walk("activity").open().read_all().decode().splitlines())
     assert all(int(v) >= 0 for v in activity.values()) and int(activity["uptime_msec"]) > 0, activity
-    eq({"info", "ctl", "activity", "files", "spawn", "jobs"}, {n for n, *_ in g.control.walk().open().readdir()}, "the tree")
+    eq({"info", "ctl", "activity", "files", "spawn", "trust", "jobs"}, {n for n, *_ in g.control.walk().open().readdir()}, "the tree")
 
 
 class Activity:
@@ -499,6 +499,46 @@ def identity(g):
     eq(b"0123456789abcdef0123456789abcdef\n", g.sh("cat /etc/machine-id")[1])
     g.ctl("entropy " + "ab" * 64)
     g.ctl("sync")
+
+
+def certificate(text, hash=None):
+    return (f"# hash {hash}\n" if hash else "") + f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"
+
+
+def trust(g, text):
+    f = g.control.walk("trust").open(O_WRONLY)
+    try:
+        f.write(text, timeout=20)
+    finally:
+        f.clunk()
+
+
+@test
+def the_hosts_ca_is_where_programs_look(g):
+    cat = lambda path: g.sh(f"cat {path}")[1].decode()
+    eq("", g.sh("echo $SSL_CERT_FILE$NODE_EXTRA_CA_CERTS")[1].decode().strip(), "variables before")
+    g.sh("mkdir -p /etc/ssl/certs /etc/pki/tls/certs /etc/pki/ca-trust/source/anchors; echo others > /etc/ssl/certs/ca-certificates.crt;"
+         "ln -s /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem; printf unended > /etc/pki/tls/certs/ca-bundle.crt; chmod 640 /etc/pki/tls/certs/ca-bundle.crt")
+    one, two = certificate("T25l", "0a1b2c3d"), certificate("VHdv")
+    trust(g, one)
+    ours = f"# BEGIN spacefs\n{one}# END spacefs\n"
+    for _ in range(2):
+        eq("others\n" + ours, cat("/etc/ssl/certs/ca-certificates.crt"), "Debian's bundle")
+        trust(g, one)  # the same again: once is enough
+    eq("unended\n" + ours, cat("/etc/pki/tls/certs/ca-bundle.crt"), "Fedora's bundle")
+    eq(certificate("T25l"), cat("/usr/local/share/ca-certificates/spacefs-1.crt"), "Debian's source")
+    eq(certificate("T25l"), cat("/etc/pki/ca-trust/source/anchors/spacefs-1.crt"), "Fedora's source")
+    eq(certificate("T25l"), cat("/etc/ssl/certs/0a1b2c3d.0"), "by its hash")
+    trust(g, two + one)  # another one comes first, the old one stays
+    eq(f"others\n# BEGIN spacefs\n{two}{one}# END spacefs\n", cat("/etc/ssl/certs/ca-certificates.crt"), "the bundle after a rotation")
+    eq("640", g.sh("stat -c %a /etc/pki/tls/certs/ca-bundle.crt")[1].decode().strip(), "mode of the bundle")
+    eq("/etc/ssl/cert.pem", g.sh("find /etc/ssl/cert.pem -type l")[1].decode().strip(), "the link")
+    eq(certificate("T25l"), cat("/usr/local/share/ca-certificates/spacefs-2.crt"), "the second source")
+    eq("/etc/ssl/certs/ca-certificates.crt /run/space/ca.pem mine", g.sh("echo $REQUESTS_CA_BUNDLE $NODE_EXTRA_CA_CERTS $PIP_CERT", env=["PIP_CERT=mine"])[1].decode().strip(),
+       "variables")
+    for wrong in ("", "no certificate", "-----BEGIN CERTIFICATE-----\nx", certificate("x") * 9, "x" * 20000):
+        fails(errno.EINVAL, trust, g, wrong)
+    eq(two + one, cat("/run/space/ca.pem"), "what is trusted after that")
 
 
 @test
