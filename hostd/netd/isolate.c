@@ -93,7 +93,7 @@ static int confine_calls(struct err *e)
                                   SCMP_SYS(sendmmsg),
                                   SCMP_SYS(poll),
                                   SCMP_SYS(sigaltstack)};
-    static const int families[] = {AF_INET, AF_NETLINK};
+    static const int families[] = {AF_INET, AF_NETLINK, AF_UNIX};
     scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ERRNO(EPERM));
     int rc = ctx ? 0 : -ENOMEM;
     for (size_t i = 0; rc == 0 && i < sizeof allowed / sizeof allowed[0]; i++)

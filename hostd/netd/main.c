@@ -92,6 +92,7 @@ static void tick(struct netd *n, struct rules_file *rules)
 {
     look_at_rules(n, rules);
     names_sweep(n);
+    inject_tick(n);
     for (struct hmap_node *it = NULL; (it = hmap_iterate(&n->guests, it));)
         guest_tick(hmap_entry(it, struct guest, by_key));
 }
@@ -129,6 +130,8 @@ static int run(const char *config, struct err *e)
     rc = names_open(n, e);
     if (rc == 0)
         rc = control_open(n, e);
+    if (rc == 0)
+        rc = inject_open(n, e);
     if (rc == 0)
         rc = isolate(&n->config, e);
     if (rc == 0)

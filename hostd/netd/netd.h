@@ -5,12 +5,14 @@
 //   guest.c     a guest: its sockets, policy, limits, counts, and which names have which addresses
 //   names.c     its questions about names
 //   relay.c     its connections: checked, connected, moved
-//   policy.c dns.c sniff.c   pure: rules, DNS messages, first bytes
+//   inject.c    those to hosts with a credential: through HAProxy
+//   policy.c dns.c sniff.c proxy.c   pure: rules, DNS messages, first bytes, PROXY headers
 #ifndef SPACE_NETD_NETD_H
 #define SPACE_NETD_NETD_H
 
 #include "base/config.h"
 #include "base/hmap.h"
+#include "hostd/netd/inject.h"
 #include "hostd/netd/levels.h"
 #include "hostd/netd/loop.h"
 #include "hostd/netd/policy.h"
@@ -23,6 +25,7 @@ struct control;
 struct names;
 struct relay;
 struct dns_stream;
+struct injector;
 
 #define GUEST_PINS_MAX  1024    /* addresses a guest knows names of; the oldest go */
 #define PIN_NAMES_MAX   8       /* names of one address, likewise */
@@ -70,6 +73,7 @@ struct netd {
     uid_t user; /* who may be our client */
     struct control *control;
     struct names *names;
+    struct injector *injector; /* NULL: nothing is injected */
     struct hmap guests;
     struct levels *levels; /* policies above those of guests; NULL: none yet */
     unsigned relays;       /* of all guests */
@@ -145,6 +149,8 @@ void relay_ready(struct guest *g);
 void relay_review(struct guest *g, bool all);
 /* Time-outs, once a second. */
 void relay_tick(struct guest *g);
+/* HAProxy's way out for the guest's connection `r`, to where that one goes. Takes `fd`. */
+void relay_join(struct relay *r, int fd);
 
 /* ---- control.c ---- */
 

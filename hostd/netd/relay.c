@@ -13,12 +13,19 @@
 //     it: else the connection is reset, with nothing of it sent on. There is no time after which
 //     unread bytes pass. From then on bytes are spliced, too.
 //
+// A TLS connection whose name has a credential (inject.h) goes to HAProxy in place of the server,
+// with a header before what was held; the socket that was connected to the server waits for
+// HAProxy's way out, which is a relay of its own (relay_join): to the same address, by the same
+// decision, ended with the first.
+//
 // Each direction borrows a pipe only while bytes are in it. A direction that ends is shut down on
 // the other side; when both ended, or one failed, all is closed; a failure is passed on as a reset.
 // Sockets are watched once, by edges; what is ready is remembered here.
 #include "hostd/netd/netd.h"
 
+#include "base/cleanup.h"
 #include "base/log.h"
+#include "hostd/netd/proxy.h"
 #include "hostd/netd/sniff.h"
 
 #include <arpa/inet.h>
@@ -41,6 +48,8 @@
 #define MOVE_BYTES     (1u << 20) /* at once */
 #define MOVE_ROUNDS    16         /* in a row, then others get their turn */
 #define PIPES_KEPT     64
+#define ASK_MSEC       5000u /* until it is known whether there is a credential */
+#define INNER_MAX      128u   /* HAProxy's connections for one of the guest's */
 
 enum { CLIENT, SERVER };
 
@@ -72,6 +81,11 @@ struct relay {
     uint64_t deadline; /* 0: none */
     struct decision decision;
     char name[POLICY_NAME_MAX + 1];
+    struct injection *injection; /* it was asked about; NULL: nothing to do with credentials */
+    bool asking;
+    int upstream;        /* connected to the server, for the first of `inner`; -1: none */
+    struct relay *outer; /* this one is HAProxy's, on behalf of that */
+    unsigned inner;      /* those whose `outer` this is */
 };
 
 /* ---- pipes ---- */
@@ -125,6 +139,25 @@ static void reset_fd(int fd)
     close(fd);
 }
 
+static void finish(struct relay *r, bool reset);
+
+/* What belongs to a connection that HAProxy had a part in. */
+static void finish_injection(struct relay *r)
+{
+    inject_end(r->injection);
+    r->injection = NULL;
+    cleanup_close(&r->upstream);
+    r->upstream = -1;
+    if (r->outer)
+        r->outer->inner--;
+    for (struct relay *i = r->guest->relays; r->inner && i;) {
+        struct relay *it = i;
+        i = i->next;
+        if (it->outer == r)
+            finish(it, true);
+    }
+}
+
 /* With a reset on both sides, unless both directions had ended. */
 static void finish(struct relay *r, bool reset)
 {
@@ -132,6 +165,7 @@ static void finish(struct relay *r, bool reset)
     if (r->dead)
         return;
     r->dead = true;
+    finish_injection(r);
     for (int i = 0; i < 2; i++) {
         loop_forget(n->loop, &r->end[i].watch);
         if (r->end[i].watch.fd >= 0) {
@@ -144,7 +178,7 @@ static void finish(struct relay *r, bool reset)
     *r->link = r->next;
     if (r->next)
         r->next->link = r->link;
-    r->guest->counts.open--;
+    r->guest->counts.open -= !r->outer;
     r->guest->counts_changed = true;
     n->relays--;
     free(r->held);
@@ -170,6 +204,8 @@ static void refuse(struct relay *r, const char *why)
 
 static void count(struct relay *r, int from, size_t n)
 {
+    if (r->outer)
+        return; /* they are the guest's once */
     if (from == CLIENT)
         r->guest->counts.sent_bytes += n;
     else
@@ -273,7 +309,82 @@ static const char *objection(struct relay *r, enum sniff kind, const struct snif
     return NULL;
 }
 
-static void judge(struct relay *r, enum sniff kind, const struct sniffed *s)
+/* ---- credentials ---- */
+
+static bool is_told(void *user, const char *name)
+{
+    return strcmp(user, name) == 0;
+}
+
+/* Only names that the guest was told are at this address: those netd has verified itself. */
+static bool may_inject(struct relay *r, struct sniffed *s)
+{
+    return inject_is_on(r->guest->netd) && s->has_name && !s->ech &&
+           guest_names(r->guest, r->address, is_told, s->name);
+}
+
+/* The first bytes for HAProxy: a header, and what was held. */
+static bool hold_header(struct relay *r)
+{
+    uint8_t *all = malloc(PROXY_MAX + r->held_len);
+    if (!all)
+        return false;
+    size_t n = inject_header(r->injection, r->address, all);
+    memcpy(all + n, r->held, r->held_len);
+    free(r->held);
+    r->held = all;
+    r->held_len += n;
+    return true;
+}
+
+/* Its other end is HAProxy from now on. 0 or -errno. */
+static int turn_to_haproxy(struct relay *r)
+{
+    struct end *out = &r->end[SERVER];
+    const struct flow *back = &r->flow[SERVER];
+    int fd = back->ended || back->full ? -ECONNRESET : inject_connect(r->injection);
+    if (fd < 0)
+        return fd;
+    loop_forget(r->guest->netd->loop, &out->watch);
+    r->upstream = out->watch.fd;
+    *out = (struct end){.watch = {fd, out->watch.ready}, .relay = r};
+    int rc = loop_watch(r->guest->netd->loop, &out->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    return rc < 0 ? rc : hold_header(r) ? 0 : -ENOMEM;
+}
+
+static void pump(struct relay *r);
+
+static void answered(struct relay *r, enum inject_verdict verdict, const char *sentence)
+{
+    char why[320];
+    int rc = 0;
+    r->asking = false;
+    r->deadline = 0;
+    if (verdict == INJECT_SLOT && (rc = turn_to_haproxy(r)) == 0) {
+        log_relay(r, true, "it is decrypted: there is a credential for it");
+    } else if (verdict != INJECT_PASS) {
+        snprintf(why, sizeof why, "there is a credential for it, and %s%s",
+                 rc < 0 ? "HAProxy does not answer: " : "", rc < 0 ? strerror(-rc) : sentence);
+        refuse(r, why);
+        return;
+    } else {
+        inject_end(r->injection);
+        r->injection = NULL;
+    }
+    r->sniffed = true;
+    pump(r);
+}
+
+static void ask(struct relay *r, const char *name)
+{
+    r->asking = true;
+    r->deadline = loop_now(r->guest->netd->loop) + ASK_MSEC;
+    r->injection = inject_ask(r->guest->netd, r, r->guest->id, name, r->port, answered);
+    if (!r->injection)
+        refuse(r, "out of memory");
+}
+
+static void judge(struct relay *r, enum sniff kind, struct sniffed *s)
 {
     char why[POLICY_NAME_MAX + 96];
     const char *objects = objection(r, kind, s);
@@ -285,8 +396,11 @@ static void judge(struct relay *r, enum sniff kind, const struct sniffed *s)
     }
     if (s->has_name && by_name(r))
         snprintf(r->name, sizeof r->name, "%s", s->name); /* a change of policy looks at this one */
-    r->sniffed = true;
     r->deadline = 0;
+    if (kind == SNIFF_TLS && may_inject(r, s))
+        ask(r, s->name);
+    else
+        r->sniffed = true;
 }
 
 /* Reads until it is known what it is. False: the connection is over. */
@@ -294,7 +408,7 @@ static bool read_first(struct relay *r)
 {
     struct end *in = &r->end[CLIENT];
     struct sniffed s;
-    while (!r->sniffed && !r->dead && in->readable && !r->flow[CLIENT].ended) {
+    while (!r->sniffed && !r->asking && !r->dead && in->readable && !r->flow[CLIENT].ended) {
         if (!r->held && !(r->held = malloc(SNIFF_MAX)))
             return false;
         ssize_t n =
@@ -326,7 +440,7 @@ static bool read_first(struct relay *r)
 static bool flow_moves(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
-    bool held = from == CLIENT && (!r->sniffed || r->held);
+    bool held = r->asking || (from == CLIENT && (!r->sniffed || r->held));
     return !held && !f->shut &&
            ((f->full && r->end[!from].writable) ||
             (!f->full && (f->ended || r->end[from].readable)));
@@ -447,27 +561,55 @@ static void enlist(struct relay *r)
     if (r->next)
         r->next->link = &r->next;
     g->relays = r;
-    g->counts.open++;
+    g->counts.open += !r->outer;
     g->netd->relays++;
 }
 
-static void begin(struct guest *g, int fd, uint32_t address, uint16_t port)
+/* Takes `fd`, the client's end. NULL: out of memory. */
+static struct relay *create(struct guest *g, int fd, uint32_t address, uint16_t port,
+                            struct relay *outer)
 {
-    const int on = 1;
     struct relay *r = calloc(1, sizeof *r);
     if (!r) {
         reset_fd(fd);
-        return;
+        return NULL;
     }
     r->guest = g;
     r->address = address;
     r->port = port;
+    r->outer = outer;
+    r->upstream = -1;
     for (int i = 0; i < 2; i++) {
         r->end[i] = (struct end){.watch = {-1, end_ready}, .relay = r};
         r->flow[i].pipe[0] = r->flow[i].pipe[1] = -1;
     }
     r->end[CLIENT].watch.fd = fd;
     enlist(r);
+    return r;
+}
+
+/* Its other end is `fd`, or -errno. */
+static void join(struct relay *r, int fd)
+{
+    struct loop *loop = r->guest->netd->loop;
+    r->end[SERVER].watch.fd = fd;
+    int rc = fd;
+    if (rc >= 0)
+        rc = loop_watch(loop, &r->end[SERVER].watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    if (rc >= 0)
+        rc = loop_watch(loop, &r->end[CLIENT].watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    if (rc < 0) {
+        log_relay(r, true, strerror(-rc));
+        finish(r, true);
+    }
+}
+
+static void begin(struct guest *g, int fd, uint32_t address, uint16_t port)
+{
+    const int on = 1;
+    struct relay *r = create(g, fd, address, port, NULL);
+    if (!r)
+        return;
     if (g->counts.open > guest_limits(g).connections || g->netd->relays > ALL_RELAYS) {
         refuse(r, "too many connections are open");
         return;
@@ -485,22 +627,33 @@ static void begin(struct guest *g, int fd, uint32_t address, uint16_t port)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     set_reset(fd, true);
-    r->end[SERVER].watch.fd = connect_to(address, port);
-    int rc = r->end[SERVER].watch.fd;
-    if (rc >= 0)
-        rc = loop_watch(g->netd->loop, &r->end[SERVER].watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
-    if (rc >= 0)
-        rc = loop_watch(g->netd->loop, &r->end[CLIENT].watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
-    if (rc < 0) {
-        log_relay(r, true, strerror(-rc));
-        finish(r, true);
+    join(r, connect_to(address, port));
+    if (r->dead)
         return;
-    }
     r->deadline = loop_now(g->netd->loop) + CONNECT_MSEC;
     g->counts.allowed++;
     char why[192];
     snprintf(why, sizeof why, "line %u: %s", r->decision.line, r->decision.rule);
     log_relay(r, true, why);
+}
+
+void relay_join(struct relay *outer, int fd)
+{
+    struct guest *g = outer->guest;
+    struct relay *r = NULL;
+    if (outer->inner >= INNER_MAX || g->netd->relays > ALL_RELAYS)
+        close(fd);
+    else
+        r = create(g, fd, outer->address, outer->port, outer);
+    if (!r)
+        return;
+    outer->inner++;
+    r->decision = outer->decision;
+    memcpy(r->name, outer->name, sizeof r->name);
+    r->sniffed = true; /* HAProxy's words, not the guest's */
+    r->connected = outer->upstream >= 0;
+    r->deadline = r->connected ? 0 : loop_now(g->netd->loop) + CONNECT_MSEC;
+    join(r, r->connected ? steal_fd(&outer->upstream) : connect_to(r->address, r->port));
 }
 
 /* Where the guest wanted to go, before the rules of its namespace sent it here. */
@@ -581,7 +734,10 @@ void relay_tick(struct guest *g)
         if (!r->connected)
             log_relay(r, true, "no answer");
         else if (!r->sniffed)
-            log_relay(r, false, "its beginning came too slowly");
+            log_relay(r, false,
+                      r->asking ? "whether there is a credential for it is not known: space-credd "
+                                  "does not answer"
+                                : "its beginning came too slowly");
         finish(r, true);
     }
 }

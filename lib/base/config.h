@@ -22,6 +22,9 @@ struct config {
     char user[33], group[33];     /* the unprivileged user of hostd and spacefs, and the group whose members may make
                                      things; default space, space */
     char net_user[33];            /* the user of space-netd; default space-net */
+    char inject_user[33];         /* the user of HAProxy; default space-inject */
+    uint32_t inject;              /* 1: hosts with a credential are decrypted for it; default yes */
+    char inject_ca[CONFIG_PATH_MAX]; /* PEM file of CAs that such hosts may have besides the system's; default /etc/space/upstream.pem, may be missing */
     char resolver[256];           /* name servers that space-netd asks: `system` (those of /etc/resolv.conf), or ADDRESS[:PORT],... */
     char egress[CONFIG_PATH_MAX]; /* rules of which the denials go before those of every sandbox; default /etc/space/egress, may be missing */
     char node[65];                /* name of this node; default the host's name */

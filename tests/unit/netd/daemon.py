@@ -50,12 +50,12 @@ def libc_setns(fd):
 
 
 class World:
-    def __init__(self, program):
+    def __init__(self, program, config="net_user = nobody\nresolver = 127.0.0.1:1\ninject = no\n"):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="netd-"))
         self.tag = f"nd{os.getpid()}"
         self.spaces = []
         os.chmod(self.dir, 0o755)
-        (self.dir / "conf").write_text(f"run = {self.dir}\nuser = root\nnet_user = nobody\nresolver = 127.0.0.1:1\negress = {self.dir}/egress\n")
+        (self.dir / "conf").write_text(f"run = {self.dir}\nuser = root\negress = {self.dir}/egress\n{config}")
         self.log = open(self.dir / "log", "w+")
         self.netd = subprocess.Popen([program, "--config", self.dir / "conf"], stderr=self.log)
         wait("its socket", lambda: (self.dir / "netd.sock").exists())
