@@ -7,6 +7,7 @@
 //   find.c      which credential a sandbox uses for a host, and whether it may now
 //   backend.h   where values lie: backend_local.c, backend_vault.c
 //   audit.c     the log of every decision, a hash chain
+//   haproxy.h   injection: HAProxy's certificates, its questions, and space-netd's
 //
 // Theory of operation. One thread, one loop. A credential belongs to a scope; a sandbox has a chain of
 // scopes (its own, its labels of the administrator's, its tenant, the platform), and the closest
@@ -31,6 +32,7 @@ struct store;
 struct audit;
 struct server;
 struct finder;
+struct haproxy;
 
 struct credd {
     uv_loop_t *loop;
@@ -40,6 +42,7 @@ struct credd {
     struct audit *audit;
     struct finder *finder;
     struct server *server;
+    struct haproxy *haproxy; /* haproxy.h */
 };
 
 /* ---- find.c: for whoever injects ---- */

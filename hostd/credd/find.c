@@ -88,6 +88,14 @@ static void forget(struct finder *f, struct known *k)
     free(k);
 }
 
+int finder_owner(const struct finder *f, uint64_t sandbox, uint32_t *out)
+{
+    const struct known *k = known_of(f, sandbox);
+    if (k)
+        *out = k->owner;
+    return k ? 0 : -ENOENT;
+}
+
 void finder_forget(struct finder *f, uint64_t sandbox)
 {
     struct known *k = known_of(f, sandbox);

@@ -15,6 +15,8 @@ struct backend *finder_backend(const struct finder *f);
 
 /* There is such a sandbox. `labels` are copied; of them those of the administrator's count. -ENOMEM, -EMFILE. */
 int finder_know(struct finder *f, uint64_t sandbox, uint32_t owner, const char *labels);
+/* Whose it is. -ENOENT: nobody told of it. */
+int finder_owner(const struct finder *f, uint64_t sandbox, uint32_t *out);
 void finder_forget(struct finder *f, uint64_t sandbox);
 void finder_forget_all(struct finder *f);
 

@@ -7,6 +7,7 @@
 #include "hostd/credd/backend_vault.h"
 #include "hostd/credd/credd.h"
 #include "hostd/credd/find.h"
+#include "hostd/credd/haproxy.h"
 #include "hostd/credd/isolate.h"
 #include "hostd/credd/master.h"
 #include "hostd/credd/server.h"
@@ -66,6 +67,8 @@ static int prepare(struct credd *c, struct master *m, int *fd, struct err *e)
     if (rc == 0)
         rc = open_socket(c, fd, e);
     if (rc == 0)
+        rc = haproxy_bind(c, &c->haproxy, e);
+    if (rc == 0)
         rc = make_folder(c, e);
     if (rc == 0)
         rc = master_start(m, c->config.credential_keys, c->config.credentials, e);
@@ -116,6 +119,8 @@ static int open_parts(struct credd *c, struct master *m, int fd, struct err *e)
         rc = finder_create(c, b, &c->finder, e);
     if (rc == 0)
         rc = audit_tail(audit, REMEMBERED, remember, c->finder, e);
+    if (rc == 0)
+        rc = haproxy_serve(c->haproxy, m->keys->record, e);
     return rc == 0 ? server_create(c, m->keys, fd, &c->server, e) : rc;
 }
 

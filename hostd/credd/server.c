@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "hostd/credd/audit.h"
 #include "hostd/credd/find.h"
+#include "hostd/credd/haproxy.h"
 #include "hostd/credd/master.h"
 #include "hostd/volumed/secret_file.h"
 #include "ipc/conn.h"
@@ -402,10 +403,32 @@ static int op_audit(struct request *r)
     return 0;
 }
 
+struct search {
+    uint32_t tenant;
+    bool found;
+};
+
+static void look_at(void *user, const struct credential *c)
+{
+    struct search *s = user;
+    s->found = s->found || c->rec.scope.kind == CREDD_PLATFORM || c->rec.scope.tenant == s->tenant;
+}
+
+static int op_trust(struct request *r)
+{
+    struct search s = {.tenant = r->q.uid};
+    store_each(store_of(r), look_at, &s);
+    if (!s.found || !r->server->credd->config.inject)
+        return 0;
+    AUTO_FREE char *text = haproxy_trust(r->server->credd->haproxy, r->q.uid);
+    return text ? attach(r, text, strlen(text)) : err_set(&r->err, EIO, "the CA of tenant %u cannot be made", r->q.uid);
+}
+
 static const struct op ops[] = {
     [CREDD_HELLO] = {"hello", op_hello}, [CREDD_MAKE] = {"make", op_make},     [CREDD_SET] = {"set", op_set},       [CREDD_VALUE] = {"value", op_value},
     [CREDD_REMOVE] = {"remove", op_remove}, [CREDD_LOG] = {"log", op_log},     [CREDD_KNOW] = {"know", op_know},    [CREDD_FORGET] = {"forget", op_forget},
     [CREDD_LOGIN] = {"login", op_login},    [CREDD_DENIED] = {"denied", op_denied}, [CREDD_AUDIT] = {"audit", op_audit},
+    [CREDD_TRUST] = {"trust", op_trust},
 };
 
 /* ---- requests ---- */

@@ -83,6 +83,9 @@ enum credd_op {
     CREDD_DENIED,
     /* Where the audit log ends: the answer's `audit`. */
     CREDD_AUDIT,
+    /* Brings the certificates (PEM) that guests of `uid` are to trust; nothing when there is no
+     * credential that one of them could use. */
+    CREDD_TRUST,
 };
 
 /* Of CREDD_SET. */
