@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/credential/credential.h"
+#include "hostd/credential/trust.h"
 #include "hostd/events.h"
 #include "hostd/isolate.h"
 #include "hostd/jobs/job.h"
@@ -160,6 +161,8 @@ static int run(const char *config_path, struct err *e)
         rc = noded_open(s, &hooks, &s->noded, e);
     if (rc == 0)
         rc = net_open(s, e);
+    if (rc == 0)
+        rc = trust_open(s, e);
     if (rc == 0)
         rc = credentials_open(s, e);
     if (rc == 0)

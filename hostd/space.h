@@ -27,6 +27,7 @@ struct browser;
 struct measure;
 struct volume;
 struct credentials;
+struct trust;
 
 struct space {
     uv_loop_t *loop;
@@ -73,6 +74,7 @@ struct space {
         uint64_t ready, slot, new_, boot; /* loads by where their machine came from */
         uint64_t captures, pause_usec, deleted;
     } counts;                  /* since the start, for metrics */
+    struct trust *trust; /* what guests are told to trust: hostd/credential/trust.c */
     struct credentials *credentials; /* what space-credd keeps: hostd/credential */
     struct volume *volume;     /* snapshots in the object store: hostd/volume */
     uint64_t preparing;        /* object that boots to become one */

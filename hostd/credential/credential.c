@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/credential/client.h"
+#include "hostd/credential/trust.h"
 #include "hostd/lifecycle/net.h"
 
 #include <errno.h>
@@ -169,8 +170,10 @@ static void answered(void *user, const struct credd_reply *rep, const char *byte
         take_record(cs, bytes, len);
     if (rep->error == 0 && a->removes)
         drop(cs, a->credential);
-    if (rep->error == 0 && (a->brings_record || a->removes))
+    if (rep->error == 0 && (a->brings_record || a->removes)) {
         net_kick(cs->space);
+        trust_kick(cs->space);
+    }
     cs->answer = bytes;
     wait_done_all(&a->waiters, rep->error, rep->error < 0 ? &e : NULL);
     cs->answer = "";
@@ -394,7 +397,13 @@ static void connected(void *user, const struct credd_reply *hello, const void *b
     }
     remove_orphans(cs, 0);
     net_kick(cs->space);
+    trust_kick(cs->space);
     log_info("space-credd keeps %zu credentials", cs->by_id.count);
+}
+
+void credential_send(const struct space *s, const struct credd_request *q, void (*done)(void *, const struct credd_reply *, const char *, size_t), void *user)
+{
+    credd_send(s->credentials->credd, q, NULL, 0, done, user);
 }
 
 int credentials_open(struct space *s, struct err *e)

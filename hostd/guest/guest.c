@@ -566,6 +566,15 @@ void guest_job_remove(struct guest *g, uint64_t id)
     p9_client_clunk(c, p9_client_generation(c), fid);
 }
 
+int guest_write(struct guest *g, const char *name, const void *data, uint32_t len, uint64_t msec)
+{
+    if (g->closed)
+        return -ECONNRESET;
+    struct step *st = step_new(g);
+    guest_put(g, &name, 1, data, len, step_done, st);
+    return step_wait(st, NULL, msec, NULL, 0);
+}
+
 int guest_run(struct guest *g, uint64_t msec, uint64_t id, const void *record, uint32_t len)
 {
     char number[24], end[96];

@@ -64,6 +64,9 @@ uint32_t guest_open_file(struct guest *g, const char *const *path, uint16_t n, u
 /* KILLs what is left of the job and forgets it, in the guest. Nobody waits for it. */
 void guest_job_remove(struct guest *g, uint64_t id);
 
+/* From a coroutine: writes a file of the control tree at once. 0, or as guest_ctl; -ENOENT: an agent of before, which has no such file. */
+int guest_write(struct guest *g, const char *name, const void *data, uint32_t len, uint64_t msec);
+
 /* From a coroutine: starts the job of a spawn record (docs/protocol/guest.md) whose id is `id`, waits for its end, and removes it. 0, or as guest_ctl. */
 int guest_run(struct guest *g, uint64_t msec, uint64_t id, const void *record, uint32_t len);
 

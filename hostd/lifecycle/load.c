@@ -10,6 +10,7 @@
 // memory into an object that nobody sees, which is loaded like any other head and removed.
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/credential/trust.h"
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
@@ -361,6 +362,8 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
     int64_t disk = (int64_t)m->disk;
     uint64_t began = uv_hrtime();
     int rc = vm_introduce(m->guest, sb->row.name, e);
+    if (rc == 0)
+        trust_settle(sb, m->guest);
     if (rc == 0 && co_aborted(sb->runner))
         rc = -ECANCELED; /* it may have another size now */
     if (rc == 0 && m->lost)

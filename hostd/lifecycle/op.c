@@ -5,6 +5,7 @@
 // is judged against the table when its turn comes, so `pause` behind a boot means "as soon as it runs". kill and destroy go first: the running operation
 // is aborted (its waits return -ECANCELED) and unwinds. Touches (root/, jobs) are no operations: they wait in `ready` until the queue is empty and are
 // judged then. Invariant: a transitional state is left before the queue is empty.
+#include "hostd/credential/trust.h"
 #include "hostd/lifecycle/lifecycle.h"
 
 #include "hostd/lifecycle/idle.h"
@@ -80,6 +81,8 @@ static int run_resume(struct sandbox *sb, struct err *e)
         rc = reconnect(sb, e); /* hostd was started while it was paused */
     else
         rc = guest_ctl(sb->guest, 5000, "clock %" PRId64, space_now());
+    if (rc == 0)
+        trust_settle(sb, sb->guest);
     if (rc == -ECANCELED)
         return rc;
     if (rc < 0)

@@ -2,6 +2,7 @@
 // Booting, connecting, stopping and killing the virtual machine of a sandbox; and which acceleration this host really has.
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/credential/trust.h"
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
@@ -91,11 +92,16 @@ int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
     if (rc < 0)
         return rc;
     net_settle(sb);
-    if (fresh)
-        return vm_introduce(sb->guest, sb->row.name, e);
+    if (fresh) {
+        rc = vm_introduce(sb->guest, sb->row.name, e);
+        if (rc == 0)
+            trust_settle(sb, sb->guest);
+        return rc;
+    }
     rc = guest_ctl(sb->guest, 10000, "clock %" PRId64, space_now());
     if (rc < 0)
         return err_set(e, -rc, "set the clock of '%s': %s", sb->row.name, strerror(-rc));
+    trust_settle(sb, sb->guest);
     jobs_attach(sb);
     return 0;
 }
