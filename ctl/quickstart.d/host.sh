@@ -44,7 +44,7 @@ install_programs() {
 		install -C -m 0755 "$BUILD"/ctl/spacectl "$BUILD"/hostd/space-hostd "$BUILD"/hostd/noded/space-noded \
 			"$BUILD"/hostd/noded/space-qemu-ram.so "$BUILD"/spacefs/spacefs "$BUILD"/ctl/space-reaper \
 			"$BUILD"/hostd/netd/space-netd "$BUILD"/hostd/browse/space-browse "$BUILD"/hostd/browse/space-browsed \
-			"$BUILD"/hostd/volumed/space-volumed "$BUILD"/hostd/credd/space-credd "$BIN"
+			"$BUILD"/hostd/volumed/space-volumed "$BUILD"/hostd/credd/space-credd "$BUILD"/hostd/credd/space-inject "$BIN"
 		note "in $BIN"
 	fi
 }
@@ -57,6 +57,8 @@ prepare_users() {
 		adduser --system --group --home /nonexistent --no-create-home --disabled-login space-vol
 	getent passwd space-cred >/dev/null ||
 		adduser --system --group --home /nonexistent --no-create-home --disabled-login space-cred
+	getent passwd space-inject >/dev/null ||
+		adduser --system --group --home /nonexistent --no-create-home --disabled-login space-inject
 	getent passwd space-net >/dev/null ||
 		adduser --system --group --home /nonexistent --no-create-home --disabled-login space-net
 	if [ -z "$INSTANCE" ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # The daemons: units under systemd, else runit's runsvdir with a service and a log each. Either restarts what dies.
 
-SERVICES="noded netd browsed volumed credd hostd spacefs" # in the order of their start
+SERVICES="noded netd browsed volumed credd inject hostd spacefs" # in the order of their start
 
 service_program() {
 	case $1 in
@@ -80,19 +80,27 @@ start_runit() {
 	done
 }
 
+# What the program becomes.
+service_process() {
+	case $1 in
+	inject) echo /usr/sbin/haproxy ;;
+	*) service_program "$1" ;;
+	esac
+}
+
 # A new program or another command line replaces a running daemon; VMs live on.
 restart_if_outdated() {
 	local name=$1 pid
 	pid=$(cat "$SV/$name/supervise/pid" 2>/dev/null || true)
 	[ -n "$pid" ] || return 0
-	if [ "$(readlink "/proc/$pid/exe")" != "$(service_program "$name")" ] || [ "$SV/$name/run" -nt "$SV/$name/supervise/pid" ]; then
+	if [ "$(readlink "/proc/$pid/exe")" != "$(service_process "$name")" ] || [ "$SV/$name/run" -nt "$SV/$name/supervise/pid" ]; then
 		sv restart "$SV/$name"
 	fi
 }
 
 start_systemd() {
 	local unit units=
-	for unit in space-noded space-netd space-browsed space-volumed space-credd space-hostd spacefs; do
+	for unit in space-noded space-netd space-browsed space-volumed space-credd space-inject space-hostd spacefs; do
 		install -m 0644 "$SOURCE/ctl/systemd/$unit.service" /etc/systemd/system/
 		units="$units $unit.service"
 	done
@@ -135,6 +143,7 @@ start_daemons() {
 	ready 30 browsed test -S "$RUN/browsed.sock"
 	ready 30 volumed test -S "$RUN/volumed.sock"
 	ready 30 credd test -S "$RUN/credd.sock"
+	ready 30 inject test -S "$RUN/inject/admin"
 	ready 60 hostd test -S "$RUN/hostd.sock"
 	ready 60 spacefs tree_answers
 	note "$(head -n 1 "$MOUNT/version") on $MOUNT, watched by $SUPERVISOR"
@@ -162,7 +171,7 @@ stop_sandboxes() {
 stop_runit() {
 	local name pid
 	pid=$(runsvdir_pid) || return 0
-	for name in spacefs hostd credd volumed browsed netd noded; do
+	for name in spacefs hostd inject credd volumed browsed netd noded; do
 		[ ! -d "$SV/$name/supervise" ] || sv -w 10 force-stop "$SV/$name" || true
 	done
 	kill -HUP "$pid" # it ends its runsv processes, which end the logs
@@ -176,7 +185,7 @@ gone() {
 
 stop_systemd() {
 	systemctl disable --now space-guests.service
-	systemctl disable --now spacefs.service space-hostd.service space-credd.service space-volumed.service space-browsed.service space-netd.service space-noded.service
+	systemctl disable --now spacefs.service space-hostd.service space-inject.service space-credd.service space-volumed.service space-browsed.service space-netd.service space-noded.service
 }
 
 unmounted() {

@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/str.h"
+#include "ipc/inject.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -74,6 +75,24 @@ void check_volumed(const struct doctor *d, struct finding *f)
 void check_credd(const struct doctor *d, struct finding *f)
 {
     check_socket(d, "credd", SOCK_SEQPACKET, d->config.cred_user, f);
+}
+
+/* HAProxy's runtime API, which only space-credd and root may open. */
+void check_inject(const struct doctor *d, struct finding *f)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (!d->config.inject) {
+        finding_set(f, LEVEL_OK, "off: nothing is injected (config `inject`)");
+        return;
+    }
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/" INJECT_DIR "/" INJECT_ADMIN, d->config.run);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof address) < 0) {
+        finding_set(f, LEVEL_BAD, "HAProxy does not answer on %s: %s", address.sun_path, strerror(errno));
+        finding_mend(f, "systemctl restart space-inject, or ctl/quickstart; /usr/sbin/haproxy -c -f %s/" INJECT_DIR "/haproxy.cfg says what is wrong", d->config.run);
+        return;
+    }
+    finding_set(f, LEVEL_OK, "HAProxy on %s", address.sun_path);
 }
 
 void check_netd(const struct doctor *d, struct finding *f)

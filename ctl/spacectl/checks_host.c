@@ -205,6 +205,7 @@ const struct check checks[] = {
     {"space-browsed", check_browsed},
     {"space-volumed", check_volumed},
     {"space-credd", check_credd},
+    {"space-inject", check_inject},
     {"space-hostd", check_hostd},
     {"mount", check_mount},
     {"template", check_template},
