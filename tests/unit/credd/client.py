@@ -150,7 +150,7 @@ class Daemon:
         self.write_key("credentials.key", "service = file\nkey = k1\nfile = default.wrapping\n")
         self.config = f"{self.folder}/space.conf"
         with open(self.config, "w", encoding="utf-8") as f:
-            f.write(f"run = {self.folder}/run\ncredentials = {self.state}\ncredential_keys = {self.keys}\nuser = root\ncred_user = {USER}\n{config}")
+            f.write(f"run = {self.folder}/run\ncredentials = {self.state}\ncredential_keys = {self.keys}\nuser = root\ncred_user = {USER}\n{config or 'inject = no' + chr(10)}")
         self.output_path = f"{self.folder}/output"
 
     def write_key(self, name, text):
