@@ -359,6 +359,39 @@ def xattrs():
     eq(large, os.getxattr("x", "user.large"))
 
 
+def what_a_guest_says_of_holes_is_judged():
+    """Every place in a file is behind the one asked for, and a program that goes from data to hole comes to an end."""
+    os.chdir(G)
+    put("holes", "x" * 20000)
+    fd = os.open("holes", os.O_RDONLY)
+
+    def says(kind, offset, answer):
+        os.setxattr(DATA + "/root/a/holes", f"user.space.seek.{kind}.{offset}", answer)
+
+    eq((5, 20000), (os.lseek(fd, 5, os.SEEK_DATA), os.lseek(fd, 5, os.SEEK_HOLE)), "of a file whose server knows nothing of holes")
+    fails(errno.ENXIO, os.lseek, fd, 20000, os.SEEK_DATA)
+    says("data", 0, b"4096")
+    says("hole", 4096, b"8192")
+    eq((4096, 8192), (os.lseek(fd, 0, os.SEEK_DATA), os.lseek(fd, 4096, os.SEEK_HOLE)))
+    for answer in (b"", b"x", b"-1", b"4096 ", b"99999999999999999999", b"9223372036854775808", b"4095"):
+        for kind, whence in (("data", os.SEEK_DATA), ("hole", os.SEEK_HOLE)):
+            says(kind, 4097, answer)
+            fails(errno.EIO, os.lseek, fd, 4097, whence)
+    for at in range(0, 20000, 1000):
+        says("data", at, str(at).encode())
+        says("hole", at, str(at).encode())
+    at = turns = 0
+    while turns < 100:
+        try:
+            at = os.lseek(fd, os.lseek(fd, at, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as e:
+            eq(errno.ENXIO, e.errno)
+            break
+        turns += 1
+    at_most(20, turns, "turns of a program that copies what is no hole")
+    os.close(fd)
+
+
 def mappings_and_caches_show_what_is_there():
     os.chdir(G)
     data = os.urandom(3 << 20)
@@ -687,6 +720,7 @@ CHECKS = [
     names_links_and_nodes,
     what_is_open_outlives_its_name,
     xattrs,
+    what_a_guest_says_of_holes_is_judged,
     mappings_and_caches_show_what_is_there,
     ten_thousand_names_are_listed_exactly,
     locks,
