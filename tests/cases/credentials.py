@@ -109,6 +109,22 @@ def an_empty_value_revokes_and_rmdir_removes():
 
 
 @check
+def spacectl_sets_lists_and_removes():
+    words = ["credential", "set", "--host", "one.example", "--host", "*.two.example:8443", "--method", "basic ann", "--rate", "5/1m", "--expires", "30d", "tool"]
+    for value in ("first\n", "second"):  # and again: another value for the same
+        eq(0, spacectl(*words, input=value).returncode, "set")
+    listed = json.loads(spacectl("credential", "ls", "--json", "tenant").stdout)
+    eq([("tenant", "tool", "ready", "basic ann", "one.example *.two.example:8443", "5/60s")],
+       [tuple(row[k] for k in ("scope", "name", "state", "method", "hosts", "rate")) for row in listed if row["name"] == "tool"], "what ls shows")
+    bad = spacectl("credential", "set", "--method", "cookie", "tool", input="x")
+    eq(1, bad.returncode, "a method that is none")
+    has("is no method", bad.stderr, "what it says")
+    eq(0, spacectl("credential", "rm", "tool").returncode, "rm")
+    refused(errno.ENOENT, os.stat, path(at("tenant", "tool")))
+    ne(0, spacectl("credential", "set", "none", input="").returncode, "no value")
+
+
+@check
 def a_client_that_speaks_9p_itself_seals():
     make("tenant", "direct", "direct.example\n")
     root = ninep.Client.unix(os.path.join(config()["run"], "hostd.sock")).attach("", 0)
@@ -345,6 +361,14 @@ def the_log_is_a_chain_and_says_where_it_is_broken():
     kinds = set(re.findall(rb'"kind":"(\w+)"', whole))
     for kind in (b"make", b"value", b"login", b"refused", b"revoke", b"remove"):
         has(kind, kinds, "kinds of lines")
+
+
+@check
+def a_suspended_sandbox_keeps_them():
+    world().box.verb("suspend")
+    eq("of the sandbox", login("spacetestann:credbox"), "while it is suspended")
+    world().box.verb("resume")
+    eq("of the sandbox", login("spacetestann:credbox"), "after the restore")
 
 
 @check
