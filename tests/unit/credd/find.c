@@ -214,6 +214,29 @@ static void every_line_is_in_the_chain(void)
     CHECK_EQ(audit_verify(path, &end, &e), 0);
 }
 
+/* The chain goes on in it; and without the first, which was moved away. */
+static void a_long_log_goes_on_in_another_file(void)
+{
+    struct audit_end end;
+    struct err e = {0};
+    char path[100], first[140], text[AUDIT_TEXT_MAX];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    snprintf(path, sizeof path, "%s/audit", folder);
+    uint64_t number = audit_end(credd.audit).lines, last = number + (70u << 20) / 800;
+    while (number++ < last)
+        CHECK_EQ(audit_note(credd.audit, "test", 0, 0, 0, 1, text), 0);
+    CHECK_EQ(audit_verify(path, &end, &e), 0);
+    CHECK_EQ(end.lines, last);
+    snprintf(first, sizeof first, "%s/0000000000000001.jsonl", path);
+    CHECK_EQ(unlink(first), 0);
+    CHECK_EQ(audit_verify(path, &end, &e), 0);
+    CHECK(end.first > 1000 && end.lines == last);
+    audit_close(credd.audit);
+    CHECK_EQ(audit_open(NULL, path, &credd.audit, &e), 0);
+    CHECK_EQ(audit_end(credd.audit).lines, last);
+}
+
 static void open_all(void)
 {
     static struct master_keys keys;
@@ -237,6 +260,6 @@ static void remove_all(void)
 
 static const struct check_test tests[] = {TEST(open_all), TEST(each_method_has_its_form), TEST(hosts_and_ports_are_matched), TEST(the_closest_decides_alone),
                                           TEST(limits_hold_and_come_back), TEST(who_is_not_known_gets_nothing), TEST(what_cannot_be_logged_is_refused),
-                                          TEST(every_line_is_in_the_chain), TEST(remove_all)};
+                                          TEST(every_line_is_in_the_chain), TEST(a_long_log_goes_on_in_another_file), TEST(remove_all)};
 
 CHECK_MAIN(tests)
