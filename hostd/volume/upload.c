@@ -266,7 +266,7 @@ static int store_part(struct work *w, struct part *p, struct err *e)
 {
     struct volumed_reply rep;
     int rc = send_part(w, p, &rep, e);
-    if (p->parent && (rc == -ENOENT || rc == -EINVAL)) { /* it is not what we thought it is: count from the base */
+    if (p->parent && (rc == -ENOENT || rc == -EINVAL || rc == -EBADMSG)) { /* it is not what we thought it is, or damaged: count from the base */
         const struct artifact *base = artifact_by_name(w->volume, p->a->row.base);
         log_info("artifact %s is stored without its parent: %s", p->a->row.name, e->msg);
         *e = (struct err){0};

@@ -71,6 +71,7 @@ class Tenant:
             for b in self.boxes:
                 with contextlib.suppress(OSError):
                     b.remove()
+        subprocess.run(["rm", "-rf", os.path.join(config()["store"], self.name)])  # whoever gets this uid next has another key
 
 
 def row(query, *args):
