@@ -71,8 +71,8 @@ int credentials_lookup_scope(struct space *s, const struct caller *c, const char
 int credentials_lookup(struct space *s, const struct node *dir, const char *name, struct node *out)
 {
     struct credential *c = credential_by_name(s, &dir->scope->s, name);
-    if (!c)
-        return -ENOENT;
+    if (!c) /* nobody knows before space-credd was seen */
+        return credential_key(s)[0] ? -ENOENT : -ENOTCONN;
     node_copy(out, dir);
     out->kind = NODE_CREDENTIAL;
     out->credential = credential_ref(c);
