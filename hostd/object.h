@@ -20,6 +20,7 @@ struct op;
 struct job;
 struct browser;
 struct volume_task;
+struct fill;
 
 /* Of templates and snapshots. Stored: never renumber. */
 enum artifact_state {
@@ -94,6 +95,7 @@ struct sandbox {
     struct wait_list ready;         /* touches that wait for an operation to end */
     struct wait_list hurry;         /* a load that waits whether a copy follows: ended by the first use */
     struct wait_list vm_gone;       /* coroutines that wait for QEMU's end */
+    struct fill *fill;              /* of its disk, from the store it was suspended to: hostd/volume/fill.h */
     struct guest *guest;            /* connected while running or paused */
     struct job *jobs;
     unsigned job_count;

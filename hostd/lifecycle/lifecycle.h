@@ -124,6 +124,8 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e);
 int load_check(struct space *s, const struct ref *ref, struct err *e);
 /* A machine at the snapshot that `ref` names, which has memory and is in the pool, becomes the sandbox's; the caller sets the state. */
 int load_memory(struct sandbox *sb, const struct ref *ref, struct err *e);
+/* The same of one in the store of which all but the disk was fetched (volume_fetch_memory): the disk arrives while it runs. */
+int load_stored(struct sandbox *sb, const struct snapshot *sn, struct err *e);
 int capture_run(struct sandbox *sb, struct op *op, struct err *e);
 /* Of a machine that is paused: with its memory, for the snapshot of that id. */
 int capture_paused(struct sandbox *sb, struct capture *c, struct err *e);
@@ -145,10 +147,18 @@ int restore_run(struct sandbox *sb, struct err *e);
 int suspend_forget(struct sandbox *sb, struct err *e);
 /* One that was found suspending, suspended or restoring. 1: it is as if that had never been, running or paused, and to be recovered so. */
 int suspend_recover(struct sandbox *sb, struct op *op, struct err *e);
+/* Its disk had not arrived yet when its machine ended, or is to end: it is suspended, as it was before. */
+int suspend_return(struct sandbox *sb, const char *why, struct err *e);
 /* Is a snapshot all of it, in whatever state? */
 static inline bool suspend_holds(const struct sandbox *sb)
 {
-    return sb->row.suspended && (!sb->row.object || sandbox_state(sb) == SANDBOX_SUSPENDED || sandbox_state(sb) == SANDBOX_RESTORING);
+    enum sandbox_state s = sandbox_state(sb);
+    return sb->row.suspended && (!sb->row.object || s == SANDBOX_SUSPENDED || s == SANDBOX_RESTORING || s == SANDBOX_FAILED);
+}
+/* Does it run, with a disk that has not arrived yet? */
+static inline bool suspend_fills(const struct sandbox *sb)
+{
+    return sb->row.suspended && sb->row.object && (sandbox_state(sb) == SANDBOX_RUNNING || sandbox_state(sb) == SANDBOX_PAUSED);
 }
 /* What it is suspended to, or is being; NULL: nothing. */
 struct snapshot *suspend_snapshot(const struct sandbox *sb);

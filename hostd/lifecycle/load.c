@@ -18,6 +18,7 @@
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
 #include "hostd/snapshot/account.h"
+#include "hostd/volume/fill.h"
 #include "hostd/volume/volume.h"
 
 #include <errno.h>
@@ -144,10 +145,23 @@ static int find_source(struct space *s, struct sandbox *sb, const struct ref *re
     return 0;
 }
 
+static int wait_filled(struct sandbox *src, struct err *e)
+{
+    sandbox_ref(src);
+    int rc = fill_wait(src, e);
+    sandbox_unref(src);
+    return rc;
+}
+
 int capture_sandbox(struct space *s, struct sandbox *sb, const struct ref *ref, struct capture *c, struct err *e)
 {
     struct sandbox *src;
     int rc = find_source(s, sb, ref, &src, e);
+    if (rc == 0 && src->fill) { /* here, where it may be given up, and its queue is free for others */
+        rc = wait_filled(src, e);
+        if (rc == 0)
+            rc = find_source(s, sb, ref, &src, e);
+    }
     if (rc < 0)
         return rc;
     struct op *op = op_new(OP_CAPTURE);
@@ -322,7 +336,8 @@ static int switched(struct sandbox *sb, const struct ref *ref, uint64_t old, str
 {
     account_loaded(sb, ref, old);
     sb->row.next_object = 0;
-    sb->row.suspended = 0;
+    if (!sb->fill)
+        sb->row.suspended = 0; /* else when all of its disk is there */
     sb->row.generation++;
     sb->row.touched = sb->ready.first != NULL;
     ref_format(ref, sb->row.origin);
@@ -384,6 +399,7 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
     bool grow = sb->row.disk > disk;
     if (!grow)
         sb->row.disk = disk;
+    grow = grow && !sb->fill; /* else when it has arrived */
     rc = switched(sb, ref, before ? before->object : 0, e);
     machine_discard(before); /* it takes its time, and is nobody's: killed now, we find it as an orphan */
     if (rc == 0 && grow)
@@ -461,6 +477,16 @@ int load_memory(struct sandbox *sb, const struct ref *ref, struct err *e)
     if (rc == 0 && !m)
         rc = err_set(e, EIO, "the snapshot that '%s' was suspended to has no memory", sb->row.name);
     return rc < 0 ? rc : take_over(sb, m, ref, jobs_of, e);
+}
+
+int load_stored(struct sandbox *sb, const struct snapshot *sn, struct err *e)
+{
+    struct ref ref = {REF_SNAPSHOT, (uint64_t)sn->row.id, 0};
+    struct head h = snapshot_head(sn);
+    struct machine *m = NULL;
+    h.filling = true;
+    int rc = machine_take(sb->space, &h, &m, e);
+    return rc < 0 ? rc : take_over(sb, m, &ref, ref.id, e);
 }
 
 static int load_into(struct sandbox *sb, const struct op *op, struct err *e)

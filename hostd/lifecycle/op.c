@@ -15,6 +15,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/noded_client.h"
+#include "hostd/volume/fill.h"
 #include "hostd/volume/volume.h"
 
 #include <errno.h>
@@ -119,6 +120,9 @@ static int run_stop(struct sandbox *sb, struct err *e)
         if (rc < 0)
             return rc;
     }
+    int filled = fill_wait(sb, e); /* a stopped one is its disk */
+    if (filled < 0)
+        return filled;
     if (sandbox_state(sb) == SANDBOX_PAUSED) {
         int rc = run_resume(sb, e); /* a paused guest cannot shut down */
         if (rc < 0)
@@ -137,6 +141,8 @@ static int run_kill(struct sandbox *sb, struct err *e)
 {
     if (suspend_holds(sb))
         return suspend_forget(sb, e);
+    if (suspend_fills(sb))
+        return suspend_return(sb, "killed: its disk had not arrived, and it is suspended as before", e);
     int rc = vm_kill(sb, e);
     if (rc < 0)
         return rc;
@@ -248,6 +254,13 @@ static int run_vm_lost(struct sandbox *sb, struct op *op, struct err *e)
     sandbox_set_state(sb, SANDBOX_FAILED, op->why); /* told first: libvirt may take seconds to clean up */
     if (op->closed && !sb->vm_event) /* its channel ended first; a crash, or a guest that powered itself off? */
         wait_in_list(sb->space->co, &sb->vm_gone, EVENT_MSEC);
+    if (sb->row.suspended) {
+        int rc = op->crashed || sb->vm_event != NODED_VM_GONE ? 1 : fill_wait(sb, e); /* one that powered itself off leaves its disk */
+        if (rc < 0)
+            return rc;
+        if (rc > 0 || sb->row.suspended)
+            return suspend_return(sb, "its disk had not arrived when its machine ended, and it is suspended as before", e);
+    }
     bool again = (op->crashed || sb->vm_event == NODED_VM_CRASHED) && ran && !co_aborted(sb->runner) && may_revive(sb);
     struct snapshot *from = again ? newest_checkpoint(sb) : NULL;
     if (from)
@@ -286,6 +299,9 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
             struct op lost = {.kind = OP_VM_LOST, .object = sb->row.object, .crashed = true, .why = "it was gone when space-hostd looked for it"};
             return run_vm_lost(sb, &lost, e);
         }
+        struct snapshot *sn = suspend_snapshot(sb);
+        if (sn && !sb->fill)
+            fill_give(fill_start(sb->space, (uint64_t)sb->row.object, sn), sb);
         struct noded_request go_on = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
         if (!op->vm_running && sandbox_state(sb) == SANDBOX_RUNNING && noded_call(sb->space, &go_on, NULL, NULL, e) == 0)
             op->vm_running = true; /* daemons were killed in the middle of a capture */
@@ -312,6 +328,12 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
     }
 }
 
+/* All of it: what copies it, ends its machine or changes its size. */
+static bool needs_disk(enum op_kind kind)
+{
+    return kind == OP_LOAD || kind == OP_SUSPEND || kind == OP_CAPTURE || kind == OP_GROW || kind == OP_RESTART;
+}
+
 static int run_op(struct sandbox *sb, struct op *op, struct err *e)
 {
     static const enum verb verbs[] = {[OP_START] = VERB_START, [OP_PAUSE] = VERB_PAUSE, [OP_RESUME] = VERB_RESUME, [OP_SUSPEND] = VERB_SUSPEND,
@@ -327,6 +349,9 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     bool revives = op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
     if (revives && volume_key(sb->space, sb->row.owner, e) < 0)
         return err_wrap(e, "'%s' does not go on", sb->row.name);
+    int filled = needs_disk(op->kind) ? fill_wait(sb, e) : 0;
+    if (filled < 0)
+        return filled;
     switch (op->kind) {
     case OP_LOAD: return load_run(sb, op, e);
     case OP_START: return run_start(sb, e);
@@ -374,6 +399,10 @@ static void serve_ready(struct sandbox *sb)
     case SANDBOX_SUSPENDED:
         if (!sb->ready.first)
             break;
+        if (fill_is_stalled(sb)) { /* it would be paused again; it goes on by itself */
+            wait_done_all(&sb->ready, err_set(&e, EAGAIN, "%s", sb->row.error), &e);
+            break;
+        }
         if ((rc = volume_key(sb->space, sb->row.owner, &e)) < 0)
             wait_done_all(&sb->ready, rc, &e);
         else if (!sb->row.wake_manual)
@@ -596,11 +625,13 @@ void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
     }
     if (vm_event == NODED_VM_IO_ERROR) {
         struct event_scope scope = sandbox_scope(sb);
-        sandbox_set_error(sb, "the disk of '%s' had an input/output error and the machine is paused: free space in the pool, then write resume to its state",
-                          sb->row.name);
+        bool fills = fill_stalled(sb);
+        if (!fills)
+            sandbox_set_error(sb, "the disk of '%s' had an input/output error and the machine is paused: free space in the pool, then write resume to its state",
+                              sb->row.name);
         event_emit(s, &scope, "io-error", (uint64_t)sb->row.id, sb->row.name, "%s", "");
         if (sandbox_state(sb) == SANDBOX_RUNNING)
-            sandbox_set_state(sb, SANDBOX_PAUSED, "disk error");
+            sandbox_set_state(sb, SANDBOX_PAUSED, fills ? "a part of its disk does not arrive" : "disk error");
         return;
     }
     if (!ended)

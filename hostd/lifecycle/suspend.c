@@ -12,6 +12,10 @@
 //   suspended   snapshot   done; a machine or object that is left is removed
 //   restoring   snapshot   not loaded: from the start
 //   restoring   0          loaded: it runs
+//   running     snapshot   loaded, but its disk is still arriving (hostd/volume/fill.h); so, too, `paused`. Without its machine: suspended, as before
+//
+// A restore from the store fetches all but the disk, loads that, and lets the guest run while the disk arrives. The snapshot stays what the sandbox is
+// until then. What needs all of the disk waits for it: a capture (fork, snapshot, suspend, roll back), stop, a larger disk.
 //
 // The job rows of the snapshot say where its jobs go on; the sandbox's own stay `running` meanwhile.
 #include "base/log.h"
@@ -20,6 +24,7 @@
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
+#include "hostd/volume/fill.h"
 #include "hostd/volume/volume.h"
 
 #include <errno.h>
@@ -191,11 +196,25 @@ int suspend_run(struct sandbox *sb, struct err *e)
 
 /* ---- restoring ---- */
 
-static int load(struct sandbox *sb, struct snapshot *sn, struct err *e)
+static int load_here(struct sandbox *sb, struct snapshot *sn, struct err *e)
 {
     struct ref ref = {REF_SNAPSHOT, (uint64_t)sn->row.id, 0};
     int rc = volume_fetched(sn, e);
     return rc < 0 ? rc : load_memory(sb, &ref, e);
+}
+
+static int load(struct sandbox *sb, struct snapshot *sn, struct err *e)
+{
+    if (sn->row.state != ARTIFACT_STORED || sn->task) /* somebody brings back all of it */
+        return load_here(sb, sn, e);
+    int rc = volume_fetch_memory(sn, e);
+    if (rc > 0)
+        return load_here(sb, sn, e);
+    if (rc == 0)
+        rc = load_stored(sb, sn, e);
+    if (rc == 0 && sn->row.state == ARTIFACT_STORED && !sn->task) /* the machine has what it needs of it */
+        object_delete(sb->space, NODED_SNAPSHOT, (uint64_t)sn->row.id);
+    return rc;
 }
 
 /* The left-over is gone or damaged, and the store has what it was. */
@@ -251,7 +270,14 @@ int restore_run(struct sandbox *sb, struct err *e)
     return aborted ? -ECANCELED : rc;
 }
 
-/* ---- leaving it for good ---- */
+/* ---- leaving it ---- */
+
+int suspend_return(struct sandbox *sb, const char *why, struct err *e)
+{
+    sb->row.desired = SANDBOX_SUSPENDED;
+    sandbox_set_state(sb, SANDBOX_SUSPENDED, why);
+    return free_machine(sb, e);
+}
 
 int suspend_forget(struct sandbox *sb, struct err *e)
 {

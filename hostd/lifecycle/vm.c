@@ -8,6 +8,7 @@
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/lifecycle/net.h"
 #include "hostd/noded_client.h"
+#include "hostd/volume/fill.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -144,6 +145,7 @@ int vm_boot(struct sandbox *sb, struct err *e)
 
 int vm_kill(struct sandbox *sb, struct err *e)
 {
+    fill_stop(&sb->fill);
     guest_close(sb->guest);
     sb->guest = NULL;
     net_kick(sb->space);

@@ -24,6 +24,7 @@
 
 #include "hostd/noded/net_wire.h"
 #include "hostd/noded/ram_wire.h"
+#include "ipc/fill.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,6 +158,10 @@ static void put_memory(FILE *f, const struct domain_spec *spec)
         fputs("<qemu:arg value='-incoming'/><qemu:arg value='defer'/>\n", f);
     put(f, "<qemu:env name='LD_PRELOAD' value='", spec->library, "'/>");
     put(f, "<qemu:env name='" RAM_SOCKET_ENV "' value='", spec->ram_socket, "'/>");
+    if (spec->fill_file) {
+        put(f, "<qemu:env name='" FILL_FILE_ENV "' value='", spec->fill_file, "'/>");
+        put(f, "<qemu:env name='" FILL_SOCKET_ENV "' value='", spec->fill_socket, "'/>");
+    }
     fputs("</qemu:commandline>\n"
           "<qemu:capabilities><qemu:del capability='cpu-unavailable-features'/>"
           "</qemu:capabilities>\n",

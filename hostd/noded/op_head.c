@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/noded/domain_xml.h"
+#include "hostd/noded/fill.h"
 #include "hostd/noded/head.h"
 #include "hostd/noded/memory.h"
 #include "hostd/noded/pool.h"
@@ -583,6 +584,8 @@ int op_vm_capture(struct node *n, const struct noded_request *q, struct noded_re
     if (rc == 0)
         rc = record_read(n->channels, q->id2, &c.record, e);
     if (rc == 0)
+        rc = fill_refuse(n->pool, c.from, "capture", e);
+    if (rc == 0)
         rc = make_object(n->pool, c.to, e);
     if (rc < 0)
         return rc;
@@ -744,6 +747,8 @@ static int load(struct load *l, const struct noded_request *q, struct err *e)
     int rc = set_phase(l, RECORD_LOADS, e);
     if (rc == 0 && !(q->flags & NODED_OWN_DISK))
         rc = load_disk(l, e);
+    if (rc == 0 && (q->flags & NODED_FILLING))
+        rc = fill_begin(l->node->pool, l->id, e);
     trace_step(&l->trace, "disk");
     if (rc == 0 && !l->own_memory)
         rc = memory_load(l->node->memory, &l->record.target, l->head.ram, l->head.meta, HEAD_PAGE,

@@ -13,6 +13,7 @@ op_run op_vm_interrupt, op_vm_reap;
 op_run op_vm_capture, op_vm_load; /* op_head.c */
 op_run op_file_compare;           /* op_extents.c */
 op_run op_net_socket;             /* op_net.c */
+op_run op_vm_fill, op_vm_filled;  /* op_fill.c */
 
 struct head;
 

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/str.h"
 #include "hostd/noded/channel.h"
+#include "hostd/noded/fill.h"
 #include "hostd/noded/pool.h"
 #include "hostd/noded/slots.h"
 #include "hostd/noded/vm.h"
@@ -66,7 +67,8 @@ int op_object_snapshot(struct node *n, const struct noded_request *q, struct nod
     struct pool_object from = {(enum noded_kind)q->kind2, q->id2};
     if (q->kind == NODED_SANDBOX && (q->flags & NODED_READ_ONLY))
         return err_set(e, EINVAL, "object-snapshot: a sandbox cannot be read-only");
-    return pool_snapshot(n->pool, from, object(q), q->flags & NODED_READ_ONLY, e);
+    int rc = fill_refuse(n->pool, from, "copy", e);
+    return rc < 0 ? rc : pool_snapshot(n->pool, from, object(q), q->flags & NODED_READ_ONLY, e);
 }
 
 /* Takes a right away. Sandboxes have it as long as they live. */
@@ -148,7 +150,9 @@ int op_disk_grow(struct node *n, const struct noded_request *q, struct noded_rep
                  int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
-    int rc = pool_disk_grow(n->pool, q->id, q->size, e);
+    int rc = fill_refuse(n->pool, (struct pool_object){NODED_SANDBOX, q->id}, "grow", e);
+    if (rc == 0)
+        rc = pool_disk_grow(n->pool, q->id, q->size, e);
     if (rc < 0 || !channels_exist(n->channels, q->id))
         return rc;
     rc = vms_resize_disk(n->vms, q->id, q->size, e);

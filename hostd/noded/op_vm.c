@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "hostd/noded/channel.h"
 #include "hostd/noded/domain_xml.h"
+#include "hostd/noded/fill.h"
 #include "hostd/noded/head.h"
 #include "hostd/noded/memfd.h"
 #include "hostd/noded/memory.h"
@@ -41,6 +42,7 @@ static int release(struct node *n, uint64_t id, struct err *e)
     int rc = channels_remove(n->channels, id, e);
     if (rc < 0)
         return rc;
+    ramfd_fill_remove(n->ramfds, id);
     if (pool_release(n->pool, id, &why) < 0) {
         log_warn("%s; its uid stays taken until that works", why.msg);
         slots_mark_stale(n->slots, id);
@@ -148,6 +150,7 @@ static int find_ram(struct node *n, const struct noded_request *q, const struct 
 
 struct paths {
     char ram[PATH_MAX];
+    char fill_file[PATH_MAX], fill_socket[PATH_MAX];
     char kernel[PATH_MAX], initrd[PATH_MAX], disk[PATH_MAX], socket[CHANNEL_PORTS][PATH_MAX];
 };
 
@@ -159,6 +162,8 @@ static void find_paths(const struct node *n, const struct noded_request *q, stru
     pool_file_path(n->pool, o, NODED_KERNEL, p->kernel);
     pool_file_path(n->pool, o, NODED_INITRD, p->initrd);
     pool_file_path(n->pool, o, NODED_DISK, p->disk);
+    pool_file_path(n->pool, o, NODED_FILL, p->fill_file);
+    ramfd_fill_path(n->ramfds, q->id, p->fill_socket);
     if (q->flags & NODED_PROBE) {
         snprintf(p->kernel, sizeof p->kernel, "%s/vmlinuz", n->config.guest);
         snprintf(p->initrd, sizeof p->initrd, "%s/initrd", n->config.guest);
@@ -197,6 +202,8 @@ static int create_domain(struct node *n, const struct noded_request *q, const st
         .initrd = waits ? NULL : p->initrd,
         .library = n->library,
         .ram_socket = p->ram,
+        .fill_file = waits ? p->fill_file : NULL,
+        .fill_socket = p->fill_socket,
         .disk = q->flags & NODED_PROBE ? NULL : p->disk,
         .socket = {p->socket[0], p->socket[1]},
         .memory = q->memory,
@@ -247,6 +254,8 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
         vms_expect(n->vms, q->id, 1, 0);
     }
     int rc = find_ram(n, q, h, &ram, e);
+    if (rc == 0 && waits)
+        rc = fill_prepare(n->pool, q->id, e);
     if (rc == 0 && !(q->flags & NODED_PROBE))
         rc = net_create(n->net, &tap, &net, &r.net, e);
     if (rc == 0)
@@ -272,6 +281,8 @@ int op_vm_start(struct node *n, const struct noded_request *q, struct noded_repl
                        (unsigned long long)q->id);
     if (rc == 0 && slots_find(n->slots, q->id) != UINT32_MAX)
         rc = release(n, q->id, e); /* of one that is gone, and not looked at yet */
+    if (rc == 0 && !(q->flags & NODED_PROBE)) /* what boots, and what waits: it would never have all of its disk */
+        rc = fill_refuse(n->pool, (struct pool_object){NODED_SANDBOX, q->id}, "start", e);
     if (rc == 0 && (q->flags & NODED_INCOMING))
         rc = op_head_open(n, q, &h, e);
     if (rc < 0)

@@ -82,7 +82,7 @@ static const struct op ops[] = {
     [NODED_VM_LOAD] = {.name = "vm-load",
                        .run = op_vm_load,
                        .fields = OP_SANDBOX | OP_HEAD,
-                       .flags = NODED_OWN_DISK,
+                       .flags = NODED_OWN_DISK | NODED_FILLING,
                        .lane = LANE_VM,
                        .limit_msec = SECONDS(90),
                        .ordered = true,
@@ -129,6 +129,14 @@ static const struct op ops[] = {
                           .run = op_net_socket,
                           .fields = OP_SANDBOX | OP_PORT,
                           .lane = LANE_POOL},
+    [NODED_VM_FILL] = {.name = "vm-fill",
+                       .run = op_vm_fill,
+                       .fields = OP_SANDBOX | OP_PORT,
+                       .lane = LANE_POOL},
+    [NODED_VM_FILLED] = {.name = "vm-filled",
+                         .run = op_vm_filled,
+                         .fields = OP_SANDBOX,
+                         .lane = LANE_POOL},
     [NODED_POOL_STAT] = {.name = "pool-stat", .run = op_pool_stat, .lane = LANE_POOL},
     [NODED_FILE_COMPARE] = {.name = "file-compare",
                             .run = op_file_compare,
@@ -215,7 +223,7 @@ static int check_values(const struct op *op, const struct noded_request *q, stru
         return bad(e, EINVAL, op, "size", q->size);
     if (q->size > DISK_MAX)
         return bad(e, ERANGE, op, "size", q->size);
-    if (op->fields & OP_PORT ? q->port > 1 : q->port != 0)
+    if (op->fields & OP_PORT ? q->port > (q->op == NODED_VM_FILL ? 2 : 1) : q->port != 0)
         return bad(e, EINVAL, op, "port", q->port);
     return 0;
 }

@@ -16,6 +16,7 @@
 // Whatever fails here ends QEMU with a line in its log: it must not go on with memory of another
 // kind. Runs inside libvirt's sandbox of QEMU, in its only thread at that time.
 #include "hostd/noded/net_wire.h"
+#include "hostd/noded/qemu_fill.h"
 #include "hostd/noded/ram_wire.h"
 
 #include <dlfcn.h>
@@ -53,6 +54,11 @@ static _Noreturn void give_up(const char *what)
 {
     fprintf(stderr, "space-qemu-ram: %s: %s; this QEMU cannot run\n", what, strerror(errno));
     abort();
+}
+
+void library_fail(const char *what)
+{
+    give_up(what);
 }
 
 static void connect_noded(void)
@@ -187,7 +193,7 @@ int space_fallocate(int fd, int mode, off_t offset, off_t bytes)
         return 0;
     if (!next)
         next = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate64");
-    return next(fd, mode, offset, bytes);
+    return fill_wait(fd, (uint64_t)offset, (uint64_t)bytes) < 0 ? -1 : next(fd, mode, offset, bytes);
 }
 
 /* Huge pages would make a few touched bytes of the emulator's code cache and heap cost 2 MiB. */
@@ -197,4 +203,5 @@ __attribute__((constructor)) static void start(void)
     unsetenv("LD_PRELOAD");
     connect_noded(); /* QEMU opens its network before its memory */
     ram = receive_gifts();
+    fill_open();
 }

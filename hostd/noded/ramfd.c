@@ -23,6 +23,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#define FILL_SUFFIX ".fill"
+#define FILL_QUEUE  64 /* QEMU has so many threads for its disk */
 #define ANSWER_MSEC 20000 /* from the descriptor's arrival until it was mapped */
 
 struct ramfds {
@@ -62,7 +64,8 @@ int ramfds_open(int run_fd, const char *run, struct ramfds **out, struct err *e)
         return err_sys(e, "set the mode of %s", r->path);
     DIR *dir = fdopendir(dup(fd));
     for (struct dirent *d; dir && (d = readdir(dir));)
-        unlinkat(fd, d->d_name, 0); /* of an earlier process; `.` and `..` fail */
+        if (!strchr(d->d_name, '.') || !strstr(d->d_name, FILL_SUFFIX)) /* those are listened at */
+            unlinkat(fd, d->d_name, 0); /* of an earlier process */
     if (dir)
         closedir(dir);
     r->dir = steal_fd(&fd);
@@ -142,19 +145,48 @@ static void *thread_main(void *arg)
 
 /* ---- start and end ---- */
 
-static int listen_there(const struct ramfd *f)
+static int listen_there(const struct ramfds *r, const char *name, uid_t uid, int queue)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0 || (unlinkat(f->all->dir, f->name, 0) < 0 && errno != ENOENT))
+    if (fd < 0 || (unlinkat(r->dir, name, 0) < 0 && errno != ENOENT))
         return -1;
-    snprintf(addr.sun_path, sizeof addr.sun_path, "%s/%s", f->all->path, f->name);
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%s/%s", r->path, name);
     /* the process's umask is 077 */
     if (bind(fd, (struct sockaddr *)&addr, sizeof addr) < 0 ||
-        fchownat(f->all->dir, f->name, f->uid, f->uid, AT_SYMLINK_NOFOLLOW) < 0 ||
-        listen(fd, 4) < 0)
+        fchownat(r->dir, name, uid, uid, AT_SYMLINK_NOFOLLOW) < 0 || listen(fd, queue) < 0)
         return -1;
     return steal_fd(&fd);
+}
+
+static void fill_name(uint64_t id, char out[24])
+{
+    snprintf(out, 24, "%012llx" FILL_SUFFIX, (unsigned long long)(id & 0xffffffffffffull));
+}
+
+void ramfd_fill_path(const struct ramfds *r, uint64_t id, char out[PATH_MAX])
+{
+    char name[24];
+    fill_name(id, name);
+    snprintf(out, PATH_MAX, "%s/%s", r->path, name);
+}
+
+int ramfd_fill_listen(const struct ramfds *r, uint64_t id, uid_t uid, int *ret_fd, struct err *e)
+{
+    char name[24];
+    fill_name(id, name);
+    int fd = listen_there(r, name, uid, FILL_QUEUE);
+    if (fd < 0)
+        return err_sys(e, "make %s/%s", r->path, name);
+    *ret_fd = fd;
+    return 0;
+}
+
+void ramfd_fill_remove(const struct ramfds *r, uint64_t id)
+{
+    char name[24];
+    fill_name(id, name);
+    unlinkat(r->dir, name, 0);
 }
 
 static void drop(struct ramfd *f)
@@ -175,7 +207,7 @@ int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ram
     *f = (struct ramfd){
         .all = r, .listener = -1, .wake = {-1, -1}, .gifts = *gifts, .uid = uid, .length = length};
     snprintf(f->name, sizeof f->name, "%012llx", (unsigned long long)(id & 0xffffffffffffull));
-    f->listener = listen_there(f);
+    f->listener = listen_there(r, f->name, uid, 4);
     int rc = f->listener < 0 || pipe2(f->wake, O_CLOEXEC) < 0
                  ? err_sys(e, "make %s/%s", r->path, f->name)
                  : 0;

@@ -33,6 +33,16 @@ int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ram
 /* The socket's path. */
 void ramfd_path(const struct ramfd *f, char out[PATH_MAX]);
 
+/*
+ * Where the library in the QEMU of `id` asks for chunks of a disk that arrives (ipc/fill.h): RUN/ram/ID.fill. Unlike the others
+ * it is there as long as that QEMU, across restarts of this process.
+ */
+void ramfd_fill_path(const struct ramfds *r, uint64_t id, char out[PATH_MAX]);
+/* A listening socket there, for that uid, in place of the one before. */
+int ramfd_fill_listen(const struct ramfds *r, uint64_t id, uid_t uid, int *ret_fd, struct err *e);
+/* Missing is success. */
+void ramfd_fill_remove(const struct ramfds *r, uint64_t id);
+
 /* Ends the wait. 0: it was mapped at *ret_address by process *ret_pid; -ENODATA: it was not. NULL
  * is fine (-ENODATA). */
 int ramfd_finish(struct ramfd *f, uint64_t *ret_address, pid_t *ret_pid);

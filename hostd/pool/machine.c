@@ -7,6 +7,7 @@
 #include "hostd/lifecycle/net.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
+#include "hostd/volume/fill.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -86,6 +87,7 @@ void machine_discard(struct machine *m)
     m->space->pool_memory -= m->base.memory; /* its uid follows when QEMU has ended */
     guest_close(m->guest);
     m->guest = NULL;
+    fill_stop(&m->fill);
     co_spawn(m->space->co, discard, m);
 }
 
@@ -158,12 +160,14 @@ int machine_load(struct machine *m, const struct head *h, struct err *e)
     struct space *s = m->space;
     struct guest_hooks hooks = {lost, m};
     struct noded_request load = {.op = NODED_VM_LOAD, .kind = NODED_SANDBOX, .id = m->object, .kind2 = h->kind, .id2 = h->id,
-                                 .flags = head_same(h, &m->base) ? NODED_OWN_DISK : 0};
+                                 .flags = (head_same(h, &m->base) ? NODED_OWN_DISK : 0) | (h->filling ? NODED_FILLING : 0)};
     uint64_t began = uv_hrtime();
     int rc = noded_call(s, &load, NULL, NULL, e);
     uint64_t loaded = uv_hrtime();
     m->disk = h->disk;
     m->load_nsec = loaded - began;
+    if (rc == 0 && h->filling) /* before anybody talks to its guest, which may need its disk for that */
+        m->fill = fill_start(s, m->object, snapshot_by_id(s, h->id));
     if (rc == 0)
         rc = guest_connect(s, m->object, &hooks, HELLO_MSEC, &m->guest, e);
     m->hello_nsec = uv_hrtime() - loaded;
@@ -185,9 +189,24 @@ int machine_warm(struct machine *m, struct err *e)
     return rc < 0 ? err_set(e, -rc, "a first command in a new machine: %s", strerror(-rc)) : 0;
 }
 
+static int take_filling(struct space *s, const struct head *h, struct machine **out, struct err *e)
+{
+    struct machine *m = NULL;
+    int rc = machine_take_new(s, h, &m, e);
+    if (rc == 0)
+        rc = machine_load(m, h, e);
+    if (rc < 0)
+        machine_discard(m);
+    else
+        *out = m;
+    return rc;
+}
+
 int machine_take(struct space *s, const struct head *h, struct machine **out, struct err *e)
 {
     struct head base = head_base(s, h);
+    if (h->filling && base.id == h->id) /* nobody makes more of them */
+        return take_filling(s, h, out, e);
     struct machine *m = base.id == h->id ? find(s, h, MACHINE_READY) : NULL;
     if (base.id == h->id)
         pool_demand(s, h, MACHINE_READY, m != NULL);
@@ -223,6 +242,7 @@ static struct machine *machine_of(struct sandbox *sb)
     sb->charged = 0;
     sb->slot_taken = false;
     sb->guest = NULL;
+    fill_stop(&sb->fill);
     s->machines = m;
     return m;
 }
@@ -245,6 +265,7 @@ struct machine *machine_give(struct machine *m, struct sandbox *sb)
     sb->guest = m->guest;
     sb->vm_event = 0;
     vm_watch(sb);
+    fill_give(m->fill, sb);
     free(m);
     pool_kick(s);
     return before;

@@ -21,6 +21,7 @@ struct head {
     uint64_t changed;   /* bytes of memory in which it differs from its base */
     uint64_t memory, disk;
     uint32_t vcpus;
+    bool filling;       /* a stored snapshot of which all but the disk was fetched, which arrives while it runs */
 };
 
 static inline bool head_same(const struct head *a, const struct head *b)
@@ -43,6 +44,7 @@ struct machine {
     uint64_t object;      /* its subvolume and domain, a NODED_SANDBOX */
     uint32_t slot;        /* uid slot */
     struct guest *guest;  /* once loaded */
+    struct fill *fill;    /* of its disk, if that arrives */
     uint64_t disk;        /* bytes, of what is loaded */
     bool started;         /* its QEMU runs: it has a network */
     bool lost;            /* its QEMU or channel ended */

@@ -203,7 +203,7 @@ static bool low_on_space(struct space *s)
 
 static enum keep_due due_of(struct sandbox *sb, int64_t now)
 {
-    if (sandbox_state(sb) != SANDBOX_RUNNING || !sb->row.object || !sb->named || sb->keep.busy || sb->copy == COPY_HELD)
+    if (sandbox_state(sb) != SANDBOX_RUNNING || !sb->row.object || !sb->named || sb->fill || sb->keep.busy || sb->copy == COPY_HELD)
         return KEEP_NOTHING;
     if (!sb->keep.last) { /* a new one has its first at the end of its first period */
         sb->keep.last = sb->keep.last_full = now;

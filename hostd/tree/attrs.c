@@ -9,6 +9,7 @@
 #include "hostd/snapshot/changes.h"
 #include "hostd/snapshot/schedule.h"
 #include "hostd/tree/tree.h"
+#include "hostd/volume/fill.h"
 #include "hostd/volume/volume.h"
 
 #include <errno.h>
@@ -294,6 +295,10 @@ static void add_volume_stats(const struct sandbox *sb, struct text *t)
     const struct snapshot *sn = sb->row.suspended ? snapshot_by_id(sb->space, (uint64_t)sb->row.suspended) : NULL;
     uint64_t done, total;
     text_add(t, "durable %s\n", sn && sn->row.durable ? "yes" : "no");
+    if (sb->fill) {
+        fill_progress(sb->fill, &done, &total);
+        text_add(t, "fill_bytes %" PRIu64 "\nfill_total %" PRIu64 "\n", done, total);
+    }
     if (sn && volume_progress(sn, &done, &total))
         text_add(t, sn->row.state == ARTIFACT_STORED ? "download_bytes %" PRIu64 "\ndownload_total %" PRIu64 "\n" : "upload_bytes %" PRIu64 "\nupload_total %" PRIu64 "\n", done, total);
 }

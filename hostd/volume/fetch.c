@@ -108,6 +108,56 @@ static int find_base(struct volume *v, uint64_t snapshot, uint64_t *out, struct 
     return disk ? 0 : err_set(e, ENOENT, "snapshot %012" PRIx64 " is not in the store", snapshot);
 }
 
+/* The object, as a copy of its base's. */
+static int begin(struct target *t, struct err *e)
+{
+    struct volume *v = t->volume;
+    int rc = admit_space(v->space, e);
+    if (rc == 0)
+        rc = find_base(v, t->id, &t->base, e);
+    if (rc == 0 && t->base && !base_is_here(v->space, t->base))
+        rc = base_wait(v, t->base, true, e);
+    return rc < 0 ? rc : make(t, e);
+}
+
+/* It has its size, and what its base has; the rest is for NODED_FILLING. */
+static int size_disk(struct target *t, const struct artifact *a, struct err *e)
+{
+    struct noded_request open = {.op = NODED_FILE_OPEN, .kind = t->kind, .id = t->id, .file = NODED_DISK, .flags = NODED_WRITABLE};
+    AUTO_CLOSE int fd = -1;
+    int rc = noded_call(t->volume->space, &open, NULL, &fd, e);
+    if (rc == 0 && !t->begun && !a->row.base[0] && ftruncate(fd, 0) < 0)
+        rc = err_sys(e, "empty disk.raw");
+    if (rc == 0 && ftruncate(fd, (off_t)a->row.size) < 0)
+        rc = err_sys(e, "make disk.raw %" PRId64 " bytes long", a->row.size);
+    return rc;
+}
+
+int volume_fetch_memory(struct snapshot *sn, struct err *e)
+{
+    struct target t = {.volume = sn->space->volume, .kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id};
+    int rc = begin(&t, e);
+    for (uint32_t file = NODED_DISK; file <= NODED_META && rc == 0; file++) {
+        struct artifact *a = artifact_find(t.volume, t.kind, t.id, file);
+        if (!a)
+            continue;
+        a->busy = true;
+        rc = a->row.state != STORE_DURABLE ? err_set(e, ENOENT, "%s of %012" PRIx64 " is not in the store", volume_file_name(file), t.id)
+             : file == NODED_DISK          ? size_disk(&t, a, e)
+                                           : fill(&t, a, e);
+        a->busy = false;
+    }
+    if (rc == -EROFS && t.begun) { /* sealed: all of it was done before */
+        *e = (struct err){0};
+        sn->row.delta = -1;
+        snapshot_set_state(sn, ARTIFACT_READY, NULL);
+        return 1;
+    }
+    if (rc == 0 && sn->gone)
+        rc = err_set(e, ENOENT, "snapshot '%s' was removed", sn->row.name);
+    return rc;
+}
+
 int fetch_run(struct volume_task *task, struct err *e)
 {
     struct snapshot *sn = task->snapshot;
@@ -117,12 +167,6 @@ int fetch_run(struct volume_task *task, struct err *e)
         const struct artifact *a = artifact_find(v, t.kind, t.id, file);
         task->total += a ? (uint64_t)a->row.size : 0;
     }
-    int rc = admit_space(v->space, e);
-    if (rc == 0)
-        rc = find_base(v, t.id, &t.base, e);
-    if (rc == 0 && t.base && !base_is_here(v->space, t.base))
-        rc = base_wait(v, t.base, true, e);
-    if (rc == 0)
-        rc = make(&t, e);
+    int rc = begin(&t, e);
     return rc < 0 ? rc : fill_all(&t, e);
 }

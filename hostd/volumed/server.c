@@ -111,6 +111,7 @@ static void fetchable(void *user, struct download *d)
 static int download(struct job *j, unsigned flags)
 {
     struct download_request r = {.tenant = j->q.object.tenant, .base = j->q.base, .flags = flags, .fd = j->fd_count ? j->fds[0] : -1,
+                                 .bits = j->fd_count > 1 ? j->fds[1] : -1,
                                  .progress = progress, .fetchable = fetchable, .user = j};
     memcpy(r.id, j->q.object.id, sizeof r.id);
     return download_run(j->server->store, &r, &j->rep, &j->err);
@@ -118,6 +119,8 @@ static int download(struct job *j, unsigned flags)
 
 static int op_download(struct job *j)
 {
+    if ((j->q.flags & VOLUMED_FILL) ? j->fd_count != 2 || j->q.flags != VOLUMED_FILL : j->fd_count != 1)
+        return err_set(&j->err, EINVAL, "download: a file, and of one that is filled its bits");
     return download(j, j->q.flags & VOLUMED_HAVE ? DOWNLOAD_HAVE : 0);
 }
 
@@ -276,7 +279,7 @@ static int op_key(struct job *j)
 static const struct op ops[] = {
     [VOLUMED_HELLO] = {"hello", 0, 0, 0, 0, op_hello},
     [VOLUMED_UPLOAD] = {"upload", F_OBJECT | F_BASE | F_PARENT | F_FILE | F_SIZE, 0, 1, 2, op_upload},
-    [VOLUMED_DOWNLOAD] = {"download", F_OBJECT | F_BASE, VOLUMED_HAVE, 1, 1, op_download},
+    [VOLUMED_DOWNLOAD] = {"download", F_OBJECT | F_BASE, VOLUMED_HAVE | VOLUMED_FILL, 1, 2, op_download},
     [VOLUMED_FETCH] = {"fetch", F_RANGE | F_TAG2, 0, 0, 0, op_fetch},
     [VOLUMED_CANCEL] = {"cancel", F_TAG2, 0, 0, 0, op_cancel},
     [VOLUMED_VERIFY] = {"verify", F_OBJECT, VOLUMED_READ_ALL, 0, 0, op_verify},

@@ -20,8 +20,8 @@
 /* Where an object lives: POOL/templates/ID, POOL/sandboxes/ID, POOL/snapshots/ID; ID is 12 hex digits (ids are 48 bit, not 0). */
 enum noded_kind { NODED_TEMPLATE = 1, NODED_SANDBOX = 2, NODED_SNAPSHOT = 3 };
 
-/* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta. What a head's files hold: docs/protocol/head.md. */
-enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6 };
+/* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta, and fill, of sandboxes only. What a head's files hold: docs/protocol/head.md. */
+enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6, NODED_FILL = 7 /* ipc/fill.h; not of NODED_FILE_OPEN */ };
 
 enum noded_op {
     /* Answers host facts in `node`. Must be the first request of a connection (and may come again); another version gets EPROTO. */
@@ -64,6 +64,8 @@ enum noded_op {
     NODED_VM_CAPTURE,
     /* Moves the waiting QEMU of sandbox (id) to the head (kind2, id2) and lets it run. The head's base must be that of the QEMU, or the head
      * itself. The head's disk is laid over the sandbox's, but for NODED_OWN_DISK, which says that the sandbox's disk is a copy of it.
+     * With NODED_FILLING that disk is not what the head's guest had, which arrives later: each request of the QEMU to the disk waits for its chunks until
+     * NODED_VM_FILLED (ipc/fill.h). Until then the sandbox's disk cannot be copied, captured, grown or booted from: EBUSY.
      * EBADMSG when a checksum does not fit, ENOEXEC as above, EBUSY when the QEMU does not wait (it was loaded before). After a failure the
      * QEMU is of no more use: NODED_VM_KILL. */
     NODED_VM_LOAD,
@@ -90,9 +92,15 @@ enum noded_op {
      * any address and port (SO_ORIGINAL_DST tells which), 1 a UDP one, for DNS to any address. EADDRINUSE while somebody has the one of before;
      * ESRCH, ENOENT when it does not run. */
     NODED_NET_SOCKET,
+
+    /* For a sandbox (id) that was loaded with NODED_FILLING and is not filled yet, also when its QEMU has ended: a descriptor, by `port`: 0 disk.raw and 1 fill,
+     * readable and writable, 2 a listening socket (SOCK_SEQPACKET) that its QEMU asks for chunks at, in place of the one before. EINVAL when it is no such one; ENOENT. */
+    NODED_VM_FILL,
+    /* All of its disk has arrived: syncs it, and requests of the QEMU wait for nothing any more. Again is success. EINVAL when it was not loaded so. */
+    NODED_VM_FILLED,
 };
 
-enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16, NODED_RANGES = 32 };
+enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16, NODED_RANGES = 32, NODED_FILLING = 64 };
 enum noded_accel { NODED_TCG = 1, NODED_KVM = 2 };
 
 /* Bytes in which a file differs from another. */

@@ -39,7 +39,10 @@ enum volumed_op {
     /* Writes the artifact `object` into a file, descriptor writable and readable. The file holds `base` (which must be the artifact's) or nothing: it is a
      * reflink of the base's file, or empty. Sets its size. Each chunk is verified before it is written. Not synced. A failed download may be
      * asked for again with the same file. With VOLUMED_HAVE chunks that the file has already are not fetched: it was begun before, or is a left-over.
-     * `download` of the reply. ENOENT; EBADMSG what was damaged, by name; EKEYREVOKED; ENOSPC; EINVAL another base. */
+     * `download` of the reply. ENOENT; EBADMSG what was damaged, by name; EKEYREVOKED; ENOSPC; EINVAL another base.
+     * With VOLUMED_FILL others read and write the file meanwhile, each chunk once its bit is set in the second descriptor, the file `fill` (ipc/fill.h), which has
+     * the size of the artifact: chunks whose bit is set are left alone, all others' are set as they arrive. Asked for again it goes on from those bits, once
+     * an earlier one into the same file has ended. */
     VOLUMED_DOWNLOAD,
     /* Of the download `tag2` of this connection: fetch bytes [offset, offset + length), 1 MiB at most, before anything else, answer when they are in the file.
      * ESRCH when there is no such download (any more: then it is complete or has failed). */
@@ -79,7 +82,7 @@ enum volumed_op {
     VOLUMED_REPAIR,
 };
 
-enum volumed_flags { VOLUMED_HAVE = 1, VOLUMED_READ_ALL = 2, VOLUMED_KEY_ROTATE = 4, VOLUMED_KEY_REVOKE = 8, VOLUMED_KEY_FRESH = 16, VOLUMED_MEND = 32 };
+enum volumed_flags { VOLUMED_HAVE = 1, VOLUMED_READ_ALL = 2, VOLUMED_KEY_ROTATE = 4, VOLUMED_KEY_REVOKE = 8, VOLUMED_KEY_FRESH = 16, VOLUMED_MEND = 32, VOLUMED_FILL = 64 };
 
 /* What an artifact was; kept in its manifest, of no consequence. */
 enum volumed_file { VOLUMED_DISK = 1, VOLUMED_RAM = 2, VOLUMED_STATE = 3, VOLUMED_META = 4 };

@@ -5,12 +5,18 @@
 // close together is read by one request. Its answer goes to a thread, which opens each chunk and writes it to the file: nothing that was not verified is ever
 // written. download_fetch does the same with the chunks of its range, before all that waits, and then waits for those that somebody else took. A chunk is taken
 // once, so nothing is written twice: who fetched a range may write to it from then on.
+//
+// A fill is a download into a file that others use at the same time. Its bits (ipc/fill.h) outlive this process and are the truth: a chunk whose bit is set is taken and
+// done from the start. A bit is set, by the thread that wrote the chunk or found that there is nothing to write, after that: whoever sees it may write to
+// the chunk, so no thread of an earlier download into the same file may be left when the next one begins (wait_turn).
 #include "hostd/volumed/store/download.h"
 
 #include "base/cleanup.h"
+#include "ipc/fill.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +29,9 @@
 #define BLOCK_BYTES   4096u
 #define FETCH_MAX     (1u << 20)
 #define PROGRESS_NSEC 250000000u
+#define FILL_SEGMENTS 2u /* of a fill: what guests wait for comes in between */
+#define FILL_CACHE    8u /* segments that fetches look at */
+#define TURN_MSEC     10u
 
 struct download {
     struct store *store;
@@ -31,6 +40,7 @@ struct download {
     struct manifest m;
     struct volumed_reply *rep;
     uint8_t *taken, *done; /* bits, by chunk */
+    struct fill *fill;     /* NULL: nobody uses the file meanwhile */
     bool fresh;            /* the file held nothing when this began */
     unsigned running;      /* groups */
     unsigned fetches;      /* coroutines inside download_fetch */
@@ -41,6 +51,22 @@ struct download {
     uint64_t told, over; /* chunks */
     struct group *groups;
 };
+
+/* A file that is in use meanwhile. */
+struct fill {
+    struct fill *next; /* of all in this process */
+    dev_t dev;
+    ino_t ino;
+    pthread_mutex_t lock;
+    uint8_t *before, *bits; /* as found; as they are in the file, under the lock */
+    uint64_t used;          /* counts */
+    struct {
+        struct segment *segment; /* NULL: none */
+        uint64_t used;
+    } cache[FILL_CACHE];
+};
+
+static struct fill *fills; /* of the loop's thread */
 
 struct fetch_wait {
     struct fetch_wait *next;
@@ -120,6 +146,26 @@ static void finish_chunk(struct download *d, uint64_t index)
     }
 }
 
+/* ---- bits ---- */
+
+/* Any thread; the chunk is in the file, or needs not be. */
+static int show_chunk(const struct download *d, uint64_t index, struct err *e)
+{
+    struct fill *f = d->fill;
+    int rc = 0;
+    if (!f)
+        return 0;
+    pthread_mutex_lock(&f->lock);
+    if (!bit(f->bits, index)) {
+        set_bit(f->bits, index);
+        ssize_t n = pwrite(d->q->bits, &f->bits[index / 8], 1, (off_t)(FILL_BITS + index / 8));
+        if (n != 1)
+            rc = n < 0 ? err_sys(e, "say that bytes at %llu of the file are there", (unsigned long long)index * CHUNK_BYTES) : err_set(e, EIO, "nothing was written");
+    }
+    pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
 /* ---- groups ---- */
 
 static int write_bytes(const struct download *d, const uint8_t *plain, size_t size, uint64_t at, struct err *e)
@@ -191,6 +237,8 @@ static void group_work(uv_work_t *w)
         g->rc = open_chunk(g, &g->chunks[i], &k, codec, plain);
         tenant_key_leave(g->key);
     }
+    for (uint32_t i = 0; g->rc == 0 && i < g->count; i++)
+        g->rc = show_chunk(g->d, g->chunks[i].index, &g->err);
     free(plain);
     if (codec)
         store_codec_return(s, codec);
@@ -394,10 +442,23 @@ static int compare_have(struct local_step *st)
     return 0;
 }
 
+/* What is as in the base, and what is zeros now. */
+static int show_local(struct local_step *st)
+{
+    uint64_t first = (uint64_t)st->s->number * SEGMENT_CHUNKS, count = chunk_count(st->d);
+    int rc = 0;
+    for (uint32_t i = 0; st->d->fill && rc == 0 && i < SEGMENT_CHUNKS && first + i < count; i++)
+        if (st->s->pieces[i].kind == PIECE_NONE || (st->s->pieces[i].kind == PIECE_ZEROS && st->mine[i]))
+            rc = show_chunk(st->d, first + i, &st->e);
+    return rc;
+}
+
 static void local_work(void *arg)
 {
     struct local_step *st = arg;
     st->rc = punch(st);
+    if (st->rc == 0)
+        st->rc = show_local(st);
     if (st->rc == 0 && (st->d->q->flags & DOWNLOAD_HAVE))
         st->rc = compare_have(st);
 }
@@ -435,6 +496,46 @@ static int do_local(struct download *d, const struct segment *s, uint32_t from, 
     return rc;
 }
 
+/* From those that were read lately, or the store. */
+static int get_segment(struct download *d, const struct manifest_segment *ms, struct segment *out, struct err *e)
+{
+    struct fill *f = d->fill;
+    unsigned oldest = 0;
+    for (unsigned i = 0; f && i < FILL_CACHE; i++) {
+        const struct segment *s = f->cache[i].segment;
+        if (s && s->number == ms->number) {
+            memcpy(out, s, sizeof *out);
+            f->cache[i].used = ++f->used;
+            return 0;
+        }
+    }
+    int rc = store_get_segment(&d->session, &d->m, ms, out, e);
+    if (rc < 0 || !f)
+        return rc;
+    d->rep->download.fetched_bytes += ms->stored;
+    for (unsigned i = 1; i < FILL_CACHE; i++)
+        if (f->cache[i].used < f->cache[oldest].used)
+            oldest = i;
+    if (!f->cache[oldest].segment)
+        f->cache[oldest].segment = malloc(sizeof *out);
+    if (f->cache[oldest].segment) {
+        memcpy(f->cache[oldest].segment, out, sizeof *out);
+        f->cache[oldest].used = ++f->used;
+    }
+    return 0;
+}
+
+/* Chunks that were there before this download count as done by it. */
+static void count_before(struct download *d, const struct segment *s)
+{
+    uint64_t first = (uint64_t)s->number * SEGMENT_CHUNKS;
+    for (uint32_t i = 0; d->fill && i < SEGMENT_CHUNKS; i++)
+        if (s->pieces[i].kind != PIECE_NONE && bit(d->fill->before, first + i)) {
+            d->over++;
+            d->rep->download.had_bytes += chunk_length(d->m.size, first + i);
+        }
+}
+
 static int do_segment(void *user, size_t i, struct err *e)
 {
     struct download *d = user;
@@ -442,10 +543,11 @@ static int do_segment(void *user, size_t i, struct err *e)
     AUTO_FREE struct segment *s = malloc(sizeof *s);
     if (!s)
         return err_set(e, ENOMEM, "out of memory");
-    int rc = d->rc < 0 ? d->rc : store_get_segment(&d->session, &d->m, ms, s, e);
+    int rc = d->rc < 0 ? d->rc : get_segment(d, ms, s, e);
     if (rc < 0)
         return rc;
-    d->rep->download.fetched_bytes += ms->stored;
+    d->rep->download.fetched_bytes += d->fill ? 0 : ms->stored;
+    count_before(d, s);
     if (d->q->flags & DOWNLOAD_NO_CHUNKS)
         return 0;
     rc = do_local(d, s, 0, SEGMENT_CHUNKS, e);
@@ -472,7 +574,7 @@ static int fetch_segment(struct download *d, uint32_t number, uint64_t from, uin
     if (!s)
         return err_set(e, ENOMEM, "out of memory");
     uint32_t a = from > first ? (uint32_t)(from - first) : 0, z = to - first < SEGMENT_CHUNKS ? (uint32_t)(to - first) : SEGMENT_CHUNKS;
-    int rc = store_get_segment(&d->session, &d->m, ms, s, e);
+    int rc = get_segment(d, ms, s, e);
     if (rc == 0)
         rc = do_local(d, s, a, z, e);
     if (rc == 0)
@@ -539,6 +641,104 @@ static int check_packs(struct download *d, struct err *e)
     return rc;
 }
 
+/* An earlier one may still write what it took. Its requests are being cancelled, since whoever asked for it is gone. */
+static int wait_turn(struct download *d, const struct stat *st, struct err *e)
+{
+    for (const struct fill *f = fills; f;)
+        if (f->dev != st->st_dev || f->ino != st->st_ino)
+            f = f->next;
+        else if (co_sleep(d->store->co, TURN_MSEC) < 0)
+            return err_set(e, ECANCELED, "cancelled");
+        else
+            f = fills;
+    return 0;
+}
+
+/* Bits of segments that the artifact does not have at all are set at once. */
+static int show_unlisted(struct download *d, struct err *e)
+{
+    uint64_t count = chunk_count(d);
+    int rc = 0;
+    for (uint64_t i = 0, s = 0; rc == 0 && i < count; i++) {
+        while (s < d->m.segment_count && (uint64_t)(d->m.segments[s].number + 1) * SEGMENT_CHUNKS <= i)
+            s++;
+        if (s < d->m.segment_count && d->m.segments[s].number * (uint64_t)SEGMENT_CHUNKS <= i)
+            i = (uint64_t)(d->m.segments[s].number + 1) * SEGMENT_CHUNKS - 1;
+        else
+            rc = show_chunk(d, i, e);
+    }
+    return rc;
+}
+
+struct show_step {
+    struct download *d;
+    struct err *e;
+    int rc;
+};
+
+static void show_work(void *arg)
+{
+    struct show_step *st = arg;
+    st->rc = show_unlisted(st->d, st->e);
+}
+
+static int read_bits(struct download *d, struct err *e)
+{
+    struct fill_header h;
+    size_t bytes = chunk_count(d) / 8 + 1;
+    struct fill *f = d->fill;
+    if (pread(d->q->bits, &h, sizeof h, 0) != (ssize_t)sizeof h || memcmp(h.magic, FILL_MAGIC, sizeof h.magic) != 0 || h.version != FILL_VERSION || h.size != d->m.size)
+        return err_set(e, EINVAL, "the second descriptor is not of the bits of such a file");
+    f->bits = calloc(bytes, 1);
+    f->before = calloc(bytes, 1);
+    if (!f->bits || !f->before)
+        return err_set(e, ENOMEM, "download: out of memory");
+    if (pread(d->q->bits, f->bits, bytes, FILL_BITS) != (ssize_t)bytes)
+        return err_set(e, EINVAL, "the file has not so many bits");
+    memcpy(f->before, f->bits, bytes);
+    memcpy(d->taken, f->bits, bytes);
+    memcpy(d->done, f->bits, bytes);
+    return 0;
+}
+
+static void fill_end(struct download *d)
+{
+    struct fill *f = d->fill, **at = &fills;
+    if (!f)
+        return;
+    while (*at && *at != f)
+        at = &(*at)->next;
+    if (*at)
+        *at = f->next;
+    for (unsigned i = 0; i < FILL_CACHE; i++)
+        free(f->cache[i].segment);
+    pthread_mutex_destroy(&f->lock);
+    free(f->bits);
+    free(f->before);
+    free(f);
+    d->fill = NULL;
+}
+
+static int fill_start(struct download *d, const struct stat *st, struct err *e)
+{
+    int rc = wait_turn(d, st, e);
+    if (rc < 0)
+        return rc;
+    struct fill *f = calloc(1, sizeof *f);
+    if (!f)
+        return err_set(e, ENOMEM, "download: out of memory");
+    pthread_mutex_init(&f->lock, NULL);
+    f->dev = st->st_dev;
+    f->ino = st->st_ino;
+    f->next = fills;
+    fills = d->fill = f;
+    rc = read_bits(d, e);
+    struct show_step step = {.d = d, .e = e};
+    if (rc == 0)
+        task_thread(d->store->co, show_work, &step);
+    return rc < 0 ? rc : step.rc;
+}
+
 static int prepare(struct download *d, struct err *e)
 {
     struct stat st;
@@ -550,11 +750,16 @@ static int prepare(struct download *d, struct err *e)
     if (!verify && (fstat(d->q->fd, &st) < 0 || !S_ISREG(st.st_mode)))
         return err_set(e, EINVAL, "the descriptor is of no file");
     d->fresh = !verify && st.st_blocks == 0;
-    if (!verify && (uint64_t)st.st_size != d->m.size && ftruncate(d->q->fd, (off_t)d->m.size) < 0)
+    bool fill = d->q->bits >= 0;
+    if (fill && (uint64_t)st.st_size < d->m.size)
+        return err_set(e, EINVAL, "the file that is filled is smaller than what was stored");
+    if (!verify && !fill && (uint64_t)st.st_size != d->m.size && ftruncate(d->q->fd, (off_t)d->m.size) < 0)
         return err_sys(e, "make the file %llu bytes long", (unsigned long long)d->m.size);
     d->taken = calloc(chunk_count(d) / 8 + 1, 1);
     d->done = calloc(chunk_count(d) / 8 + 1, 1);
-    return d->taken && d->done ? 0 : err_set(e, ENOMEM, "download: out of memory");
+    if (!d->taken || !d->done)
+        return err_set(e, ENOMEM, "download: out of memory");
+    return fill ? fill_start(d, &st, e) : 0;
 }
 
 /* Requests in progress end first; then threads. */
@@ -586,7 +791,7 @@ static int transfer(struct download *d, struct err *e)
     if (d->q->fetchable)
         d->q->fetchable(d->q->user, d);
     d->rep->download.chunks = d->m.chunks;
-    rc = task_each(d->store->co, d->m.segment_count, SEGMENTS, do_segment, d, &why);
+    rc = task_each(d->store->co, d->m.segment_count, d->fill ? FILL_SEGMENTS : SEGMENTS, do_segment, d, &why);
     if (rc < 0 && !why.msg[0])
         err_set(&why, -rc, "%s", rc == -ECANCELED ? "cancelled" : strerror(-rc));
     if (rc < 0)
@@ -602,7 +807,8 @@ static int transfer(struct download *d, struct err *e)
 int download_run(struct store *s, const struct download_request *q, struct volumed_reply *rep, struct err *e)
 {
     uint64_t began = uv_hrtime();
-    if (task_pool_take(&s->downloads) < 0)
+    struct task_pool *turn = q->bits >= 0 ? &s->fills : &s->downloads;
+    if (task_pool_take(turn) < 0)
         return err_set(e, ECANCELED, "cancelled");
     struct download *d = calloc(1, sizeof *d);
     int rc = d ? 0 : err_set(e, ENOMEM, "download: out of memory");
@@ -616,6 +822,7 @@ int download_run(struct store *s, const struct download_request *q, struct volum
             rc = store_get_manifest(&d->session, q->id, &d->m, e);
         if (rc == 0)
             rc = transfer(d, e);
+        fill_end(d);
         manifest_finish(&d->m);
         session_close(&d->session);
         free(d->taken);
@@ -623,6 +830,6 @@ int download_run(struct store *s, const struct download_request *q, struct volum
         free(d);
     }
     rep->download.msec = (uv_hrtime() - began) / 1000000;
-    task_pool_give(&s->downloads);
+    task_pool_give(turn);
     return rc;
 }

@@ -35,6 +35,7 @@ int store_init(struct store *s, uv_loop_t *loop, struct backend *b, struct keys 
     task_pool_init(&s->small_uploads, s->co, STORE_SMALL);
     task_pool_init(&s->requests, s->co, STORE_REQUESTS);
     task_pool_init(&s->downloads, s->co, STORE_DOWNLOADS);
+    task_pool_init(&s->fills, s->co, STORE_FILLS);
     pthread_mutex_init(&s->lock, NULL);
     return 0;
 }

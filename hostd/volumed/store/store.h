@@ -20,13 +20,14 @@
 
 /*
  * Memory, below 256 MiB whatever the disks: packs being filled or sent (16 MiB each), uploads at the same time (12 MiB each; small files do not wait for large ones), downloads at the
- * same time (2 MiB and two bits a chunk each) and the requests that they share (4 MiB each).
+ * same time (2 MiB and a few bits a chunk each) and the requests that they share (4 MiB each).
  */
 #define STORE_PACKS     5u
 #define STORE_UPLOADS   4u
 #define STORE_SMALL     2u
 #define STORE_DOWNLOADS 16u
 #define STORE_REQUESTS  12u
+#define STORE_FILLS     64u /* downloads into disks of guests that run: 1 MiB each */
 #define SMALL_BYTES     (4u << 20)
 
 struct store {
@@ -37,7 +38,7 @@ struct store {
     struct crypt *crypt;
     int cache; /* folder of this node, for runs */
     uint64_t stale_s;
-    struct task_pool packs, uploads, small_uploads, downloads, requests;
+    struct task_pool packs, uploads, small_uploads, downloads, fills, requests;
     unsigned background; /* coroutines and requests that nobody waits for; store_finish needs 0 */
     struct hmap tenants;
     pthread_mutex_t lock; /* of codecs */
