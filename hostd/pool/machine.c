@@ -189,10 +189,10 @@ int machine_warm(struct machine *m, struct err *e)
     return rc < 0 ? err_set(e, -rc, "a first command in a new machine: %s", strerror(-rc)) : 0;
 }
 
-static int take_filling(struct space *s, const struct head *h, struct machine **out, struct err *e)
+static int take_filling(struct space *s, const struct head *base, const struct head *h, struct machine **out, struct err *e)
 {
     struct machine *m = NULL;
-    int rc = machine_take_new(s, h, &m, e);
+    int rc = machine_take_new(s, base, &m, e);
     if (rc == 0)
         rc = machine_load(m, h, e);
     if (rc < 0)
@@ -206,7 +206,7 @@ int machine_take(struct space *s, const struct head *h, struct machine **out, st
 {
     struct head base = head_base(s, h);
     if (h->filling && base.id == h->id) /* nobody makes more of them */
-        return take_filling(s, h, out, e);
+        return take_filling(s, &base, h, out, e);
     struct machine *m = base.id == h->id ? find(s, h, MACHINE_READY) : NULL;
     if (base.id == h->id)
         pool_demand(s, h, MACHINE_READY, m != NULL);

@@ -83,6 +83,7 @@ struct head head_base(const struct space *s, const struct head *h)
         base.id = h->base;
     }
     base.base = 0;
+    base.filling = false;
     return base;
 }
 

@@ -31,6 +31,7 @@
 #define TICK_MSEC    200u
 #define AGAIN_MSEC   500u  /* after a download that failed, and up to */
 #define LATEST_MSEC  5000u
+#define HURRY_MSEC   200u  /* at once when QEMU waits, but for this */
 #define AHEAD_BYTES  FILL_WANT
 
 /* A part of the disk that a thread of QEMU's waits for. */
@@ -65,6 +66,7 @@ struct fill {
     char why[200];            /* and why */
     bool refused;             /* QEMU was told that a part cannot be had, */
     bool stalled;             /* and has paused the guest */
+    struct wait_list hurry;   /* the coroutine, between two downloads */
     struct wait_list ended;
 };
 
@@ -196,6 +198,8 @@ static struct volumed_request fetch_of(const struct fill *f, uint64_t offset, ui
 static void want_ask(struct want *w)
 {
     struct fill *f = w->fill;
+    if (!f->call)
+        wait_done_all(&f->hurry, 0, NULL);
     if (!f->call || w->call || !w->known)
         return;
     struct volumed_request req = fetch_of(f, w->offset, w->length);
@@ -385,7 +389,7 @@ static void fetch_all(struct fill *f)
             return;
         fails(f, e.msg[0] ? e.msg : strerror(-rc));
         pause = f->done > before ? AGAIN_MSEC : pause;
-        if (co_sleep(f->space->co, pause) < 0)
+        if (co_sleep(f->space->co, HURRY_MSEC) < 0 || wait_in_list(f->space->co, &f->hurry, pause) == -ECANCELED)
             return;
         pause = pause * 2 < LATEST_MSEC ? pause * 2 : LATEST_MSEC;
     }

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from lib import *
 
 MIB = 1 << 20
-SIZE = 24  # MiB of the file
+SIZE = 40  # MiB of the file
 
 shared = None
 
@@ -44,38 +44,59 @@ def box():
         restart_with(suspend_keep="no")
         shared = Box()
         shared.set("keep", "none")
-        shared.out(f"dd if=/dev/urandom of=/big bs=1M count={SIZE}; mkdir -p /dev/shm; mountpoint -q /dev/shm || mount -t tmpfs -o size=100m none /dev/shm; echo unsaved > /dev/shm/memory; sync")
-        shared.sum = shared.out("sha256sum < /big")
+        shared.data = os.urandom(SIZE * MIB)
+        with open(shared.root("big"), "wb") as f:
+            f.write(shared.data)
+        shared.out("mkdir -p /dev/shm; mountpoint -q /dev/shm || mount -t tmpfs -o size=100m none /dev/shm; echo unsaved > /dev/shm/memory; sync")
         shared.counter = Job(shared, "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done", name="count")
     if shared.state == "paused":
         shared.verb("resume")
     if shared.state == "running":
         wait_until(lambda: "fill_total" not in stats(shared), 30, "its disk is there")
         eq("unsaved", shared.out("cat /dev/shm/memory"), "its memory")
-        shared.out("sync; echo 3 > /proc/sys/vm/drop_caches; dd if=/dev/zero of=/dev/shm/wipe bs=1M count=72; rm /dev/shm/wipe")  # of what was in its cache
+        shared.out("sync; echo 3 > /proc/sys/vm/drop_caches")
         shared.verb("suspend")
     eq("suspended", shared.state)
+    if not hasattr(shared, "packs"):  # later suspends use them, too
+        tenant, name = rows("SELECT tenant, name FROM artifacts WHERE file = 1 AND object = (SELECT suspended FROM sandboxes WHERE id = ?)", int(shared.get("id"), 16))[0]
+        folder = os.path.join(config()["store"], tenant, "packs", name)
+        shared.packs = [os.path.join(folder, pack) for pack in sorted(os.listdir(folder))[1:-1]]
     return shared
 
 
 class Hidden:
-    """The chunks of its disk cannot be had."""
+    """A part of its file cannot be had: packs in the middle, since the first one has its file system, and the last one the lists of chunks."""
 
     def __init__(self, b):
-        suspended = "SELECT suspended FROM sandboxes WHERE id = ?"
-        self.tenant, self.name = rows(f"SELECT tenant, name FROM artifacts WHERE file = 1 AND object = ({suspended})", int(b.get("id"), 16))[0]
-        self.at = os.path.join(config()["store"], self.tenant, "packs", self.name)
-        os.rename(self.at, self.at + ".hidden")
+        self.packs = b.packs
+        ne([], self.packs, "packs in the middle")
         defer(self.show)
+        for pack in self.packs:
+            os.rename(pack, pack + ".hidden")
 
     def show(self):
-        if os.path.exists(self.at + ".hidden"):
-            os.rename(self.at + ".hidden", self.at)
+        for pack in self.packs:
+            if os.path.exists(pack + ".hidden"):
+                os.rename(pack + ".hidden", pack)
 
 
-def filled(b):
-    wait_until(lambda: "fill_total" not in stats(b), 60, "all of its disk is there")
+def content(b):
+    with open(b.root("big"), "rb") as f:
+        return f.read() == b.data
+
+
+def arrives(b, hidden):
+    """Its disk is whole in the end, and so is all else."""
+    hidden.show()
+    wait_until(lambda: b.state == "running" and "fill_total" not in stats(b), 60, "all of its disk is there")
     eq([(0,)], rows("SELECT suspended FROM sandboxes WHERE id = ?", int(b.get("id"), 16)), "what it is suspended to")
+    b.out("echo 3 > /proc/sys/vm/drop_caches")
+    eq(True, content(b), "its file is what it was")
+    eq("unsaved", b.out("cat /dev/shm/memory"), "what only memory knew")
+    eq("", b.get("error"))
+    seen = [int(text) for text in b.counter.so_far().split("\n")[:-1]]
+    eq(list(range(1, len(seen) + 1)), seen, "what its job counted")
+    wait_until(lambda: len(b.counter.so_far().split("\n")) > len(seen) + 1, 20, "it counts on")
 
 
 @check
@@ -84,18 +105,95 @@ def it_runs_before_its_disk_is_there():
     hidden = Hidden(b)
     with Events() as events:
         b.verb("resume")
-        print(b.state, b.get("error"), time.monotonic())
-        job = Job(b, "sha256sum < /big")
-        wait_until(lambda: b.state == "paused", 40, "paused")
-        print(b.state, b.get("error"), time.monotonic())
-        print(refused(errno.EAGAIN, os.listdir, b.root("etc")))
+        eq("running", b.state)
+        has("still arriving", wait_until(lambda: b.get("error"), 20, "it says so"))
+        eq("store", events.next(kind="restore")["from"])
+        job = Job(b)
+        Child(job.start, "cat /big > /dev/null")
+        events.next(kind="state", state="paused")
+        has("It is paused, since it needs a part of it", b.get("error"))
+        refused(errno.EAGAIN, os.listdir, b.root("etc"))
+        has("fill_total", stats(b))
         hidden.show()
-        wait_until(lambda: b.state == "running", 40, "running")
-        print(b.state, b.get("error"), time.monotonic())
-        eq(b.sum, job.result().out.strip(), "the file that arrives")
-        print(stats(b), time.monotonic())
-    filled(b)
-    eq("", b.get("error"))
+        events.next(kind="fill", state="goes-on")
+        done = events.next(kind="fill", state="complete")
+    eq(done["total_bytes"], done["done_bytes"])
+    at_most(done["done_bytes"], SIZE * MIB, "bytes of the file")
+    eq("exit 0", job.wait(), "the job that waited")
+    job.remove()
+    arrives(b, hidden)
+
+
+@check
+def what_needs_all_of_it_waits():
+    b = box()
+    hidden = Hidden(b)
+    b.verb("resume")
+    os.mkdir(path("snapshots", b.name, "s"))
+    fork = fresh_name()
+    subprocess.run(["cp", "-r", path("sandboxes", b.name), path("sandboxes", fork)], check=True, timeout=30)
+    b.verb("pause")
+    suspend = Child(b.verb, "suspend")
+    time.sleep(1)  # nothing is there that would tell
+    eq(("creating", "creating"), (line("snapshots", b.name, "s", "state"), line("sandboxes", fork, "state")), "a snapshot, a fork")
+    eq((False, "paused"), (suspend.ended(), b.state), "a suspend, and the sandbox")
+    hidden.show()
+    wait_until(suspend.ended, 60, "suspended")
+    wait_until(lambda: line("snapshots", b.name, "s", "state") == "ready", 60, "the snapshot")
+    os.rmdir(path("snapshots", b.name, "s"))
+    fork = Box.known(fork)
+    fork.data = b.data
+    eq(True, content(fork), "the fork's file is what it was")
+    fork.remove()
+    eq("suspended", b.state)
+    b.verb("resume")
+    arrives(b, hidden)
+
+
+@check
+def its_machine_ends_and_it_is_suspended_as_before():
+    b = box()
+    hidden = Hidden(b)
+    b.verb("resume")
+    b.verb("kill")
+    eq("suspended", b.state, "killed")
+    b.set("wake", "manual")
+    b.verb("resume")
+    os.kill(wait_until(lambda: qemu_of(b.get("id")), 10), signal.SIGKILL)
+    wait_until(lambda: b.state == "suspended", 40, "its QEMU was killed")
+    has("suspended as before", b.get("error"))
+    b.set("wake", "auto")
+    hidden.show()
+    b.verb("resume")
+    wait_until(lambda: "fill_total" not in stats(b), 60, "all of its disk is there")
+    arrives(b, hidden)
+
+
+@check
+def whatever_is_killed_it_goes_on():
+    b = box()
+    hidden = Hidden(b)
+    b.verb("resume")
+    for daemon in ("volumed", "noded", "hostd"):
+        daemon_back(daemon, kill_daemon(daemon))
+    settled()
+    qemu = qemu_of(b.get("id"))
+    wait_until(lambda: "fill_total" in stats(b), 20, "it goes on to arrive")
+    arrives(b, hidden)
+    eq(qemu, qemu_of(b.get("id")), "its QEMU")
+
+
+@check
+def rmdir_does_not_wait():
+    b = box()
+    number, hidden = int(b.get("id"), 16), Hidden(b)
+    b.verb("resume")
+    os.mkdir(path("snapshots", b.name, "s"))
+    began = time.monotonic()
+    os.rmdir(path("sandboxes", b.name))
+    wait_until(lambda: not rows("SELECT 1 FROM sandboxes WHERE id = ?", number), 20, "it is gone")
+    at_most(15, time.monotonic() - began, "seconds")
+    hidden.show()
 
 
 main()

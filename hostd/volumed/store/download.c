@@ -32,6 +32,7 @@
 #define FILL_SEGMENTS 2u /* of a fill: what guests wait for comes in between */
 #define FILL_CACHE    8u /* segments that fetches look at */
 #define TURN_MSEC     10u
+#define FAILED_MAX    16u /* groups of a fill; what else there is arrives nevertheless */
 
 struct download {
     struct store *store;
@@ -60,6 +61,9 @@ struct fill {
     pthread_mutex_t lock;
     uint8_t *before, *bits; /* as found; as they are in the file, under the lock */
     uint64_t used;          /* counts */
+    unsigned failed;        /* groups */
+    int rc;                 /* of the first of them */
+    struct err err;
     struct {
         struct segment *segment; /* NULL: none */
         uint64_t used;
@@ -244,6 +248,23 @@ static void group_work(uv_work_t *w)
         store_codec_return(s, codec);
 }
 
+/* In a fill it can be asked for again, and is no reason to keep the rest from a guest, before there are many. */
+static void group_failed(struct group *g)
+{
+    struct download *d = g->d;
+    struct fill *f = d->fill;
+    if (!f || g->rc == -ECANCELED || ++f->failed >= FAILED_MAX) {
+        fail(d, g->rc, &g->err);
+        return;
+    }
+    if (f->rc == 0) {
+        f->rc = g->rc;
+        f->err = g->err;
+    }
+    for (uint32_t i = 0; i < g->count; i++)
+        d->taken[g->chunks[i].index / 8] &= (uint8_t)~(1u << g->chunks[i].index % 8);
+}
+
 static void group_end(struct group *g)
 {
     struct download *d = g->d;
@@ -252,7 +273,7 @@ static void group_end(struct group *g)
         at = &(*at)->next;
     *at = g->next;
     if (g->rc < 0)
-        fail(d, g->rc, &g->err);
+        group_failed(g);
     for (uint32_t i = 0; g->rc == 0 && i < g->count; i++)
         finish_chunk(d, g->chunks[i].index);
     d->rep->download.written_bytes += g->rc == 0 ? g->written : 0;
@@ -354,8 +375,8 @@ static int by_place(const void *a, const void *b, void *arg)
     return c ? c : x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* How many of `order` one request reads. */
-static uint32_t group_length(const struct piece *pieces, const uint32_t *order, uint32_t count)
+/* How many of `order` one request reads: none of them taken, the first by assumption. */
+static uint32_t group_length(const struct download *d, const struct piece *pieces, const uint32_t *order, uint32_t count, uint64_t first)
 {
     const struct piece *a = &pieces[order[0]];
     uint64_t end = (uint64_t)a->offset + a->stored;
@@ -363,7 +384,7 @@ static uint32_t group_length(const struct piece *pieces, const uint32_t *order, 
     for (; n < count; n++) {
         const struct piece *x = &pieces[order[n]];
         uint64_t to = (uint64_t)x->offset + x->stored;
-        if (memcmp(x->pack.b, a->pack.b, sizeof a->pack.b) != 0 || x->offset > end + GAP_BYTES || to - a->offset > GROUP_BYTES)
+        if (memcmp(x->pack.b, a->pack.b, sizeof a->pack.b) != 0 || x->offset > end + GAP_BYTES || to - a->offset > GROUP_BYTES || bit(d->taken, first + order[n]))
             break;
         end = to > end ? to : end;
         if (end != to)
@@ -372,22 +393,29 @@ static uint32_t group_length(const struct piece *pieces, const uint32_t *order, 
     return n;
 }
 
-/* Takes what nobody took of chunks [from, to) of the segment and starts to read it. */
+/* Takes what nobody took of chunks [from, to) of the segment and starts to read it. Only what is read at once is taken: somebody in a hurry may come for the rest. */
 static int start_pieces(struct download *d, const struct segment *s, uint32_t from, uint32_t to, bool slot)
 {
     uint32_t order[SEGMENT_CHUNKS], count = 0;
     uint64_t first = (uint64_t)s->number * SEGMENT_CHUNKS;
-    for (uint32_t i = from; i < to; i++) {
-        if (s->pieces[i].kind != PIECE_DATA || bit(d->taken, first + i))
-            continue;
-        set_bit(d->taken, first + i);
-        order[count++] = i;
-    }
+    for (uint32_t i = from; i < to; i++)
+        if (s->pieces[i].kind == PIECE_DATA && !bit(d->taken, first + i))
+            order[count++] = i;
     qsort_r(order, count, sizeof *order, by_place, (void *)(uintptr_t)s->pieces);
     for (uint32_t i = 0, n; i < count && d->rc == 0; i += n) {
-        n = group_length(s->pieces, order + i, count - i);
+        n = 1;
+        if (bit(d->taken, first + order[i]))
+            continue;
         if (slot && task_pool_take(&d->store->requests) < 0)
             return -ECANCELED;
+        if (bit(d->taken, first + order[i])) { /* while we waited */
+            if (slot)
+                task_pool_give(&d->store->requests);
+            continue;
+        }
+        n = group_length(d, s->pieces, order + i, count - i, first);
+        for (uint32_t k = i; k < i + n; k++)
+            set_bit(d->taken, first + order[k]);
         start_group(d, s->pieces, order + i, n, first, slot);
     }
     return d->rc;
@@ -586,6 +614,8 @@ static int fetch_segment(struct download *d, uint32_t number, uint64_t from, uin
             i++;
         else if (d->rc < 0)
             rc = err_set(e, ESRCH, "the download failed: %s", d->err.msg);
+        else if (!bit(d->taken, first + i)) /* it was, by a group that failed */
+            rc = err_set(e, EIO, "%s", d->fill ? d->fill->err.msg : "");
         else if (task_wait(&w.event, false) < 0)
             rc = err_set(e, ECANCELED, "cancelled");
     }
@@ -801,6 +831,8 @@ static int transfer(struct download *d, struct err *e)
         d->q->fetchable(d->q->user, NULL);
     while (d->fetches > 0) /* those that began before the handle went */
         task_wait(&d->ended, true);
+    if (d->rc == 0 && d->fill && d->fill->rc < 0)
+        fail(d, d->fill->rc, &d->fill->err);
     return d->rc < 0 ? err_set(e, -d->rc, "%s", d->err.msg) : 0;
 }
 
