@@ -91,6 +91,7 @@ struct op {
     struct wait_list waiters;
     struct ref ref;          /* OP_LOAD */
     struct capture *capture; /* OP_CAPTURE: on its waiter's stack */
+    bool waited;             /* OP_CAPTURE: for the disk, and is earlier than what waited behind it in the queue */
     uint64_t size;           /* OP_GROW */
     char why[256];           /* OP_VM_LOST: what happened, */
     int64_t object;          /* to which domain, */

@@ -157,7 +157,8 @@ int capture_sandbox(struct space *s, struct sandbox *sb, const struct ref *ref, 
 {
     struct sandbox *src;
     int rc = find_source(s, sb, ref, &src, e);
-    if (rc == 0 && src->fill) { /* here, where it may be given up, and its queue is free for others */
+    bool waited = rc == 0 && src->fill;
+    if (waited) { /* here, where it may be given up, and its queue is free for others */
         rc = wait_filled(src, e);
         if (rc == 0)
             rc = find_source(s, sb, ref, &src, e);
@@ -167,6 +168,7 @@ int capture_sandbox(struct space *s, struct sandbox *sb, const struct ref *ref, 
     struct op *op = op_new(OP_CAPTURE);
     struct co_waiter w = co_waiter_of(s->co, e);
     op->capture = c;
+    op->waited = waited;
     if (sb)
         sb->capturing_from = src;
     op_submit(src, op, false, &w.w);

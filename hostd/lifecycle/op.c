@@ -334,6 +334,18 @@ static bool needs_disk(enum op_kind kind)
     return kind == OP_LOAD || kind == OP_SUSPEND || kind == OP_CAPTURE || kind == OP_GROW || kind == OP_RESTART;
 }
 
+/* Captures that were asked for before this operation, and waited for the disk outside of the queue. */
+static void run_waited(struct sandbox *sb, struct op *op)
+{
+    for (struct op *c; (c = op->next) && c->kind == OP_CAPTURE && c->waited;) {
+        struct err e = {0};
+        int rc = capture_run(sb, c, &e);
+        op->next = c->next;
+        wait_done_all(&c->waiters, rc, &e);
+        free(c);
+    }
+}
+
 static int run_op(struct sandbox *sb, struct op *op, struct err *e)
 {
     static const enum verb verbs[] = {[OP_START] = VERB_START, [OP_PAUSE] = VERB_PAUSE, [OP_RESUME] = VERB_RESUME, [OP_SUSPEND] = VERB_SUSPEND,
@@ -349,9 +361,12 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     bool revives = op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
     if (revives && volume_key(sb->space, sb->row.owner, e) < 0)
         return err_wrap(e, "'%s' does not go on", sb->row.name);
-    int filled = needs_disk(op->kind) ? fill_wait(sb, e) : 0;
-    if (filled < 0)
-        return filled;
+    if (needs_disk(op->kind) && sb->fill) {
+        int rc = fill_wait(sb, e);
+        if (rc < 0)
+            return rc;
+        run_waited(sb, op);
+    }
     switch (op->kind) {
     case OP_LOAD: return load_run(sb, op, e);
     case OP_START: return run_start(sb, e);

@@ -274,7 +274,9 @@ int restore_run(struct sandbox *sb, struct err *e)
 
 int suspend_return(struct sandbox *sb, const char *why, struct err *e)
 {
+    fill_stop(&sb->fill);
     sb->row.desired = SANDBOX_SUSPENDED;
+    sandbox_set_error(sb, "'%s': %s", sb->row.name, why);
     sandbox_set_state(sb, SANDBOX_SUSPENDED, why);
     return free_machine(sb, e);
 }

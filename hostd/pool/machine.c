@@ -170,6 +170,8 @@ int machine_load(struct machine *m, const struct head *h, struct err *e)
         m->fill = fill_start(s, m->object, snapshot_by_id(s, h->id));
     if (rc == 0)
         rc = guest_connect(s, m->object, &hooks, HELLO_MSEC, &m->guest, e);
+    if (rc < 0 && *fill_why(m->fill))
+        err_wrap(e, "its disk does not arrive (%s)", fill_why(m->fill));
     m->hello_nsec = uv_hrtime() - loaded;
     return rc;
 }

@@ -62,6 +62,7 @@ struct fill {
     struct want *wants;
     unsigned want_count;
     uint64_t followed, ahead; /* where the last want ended, and what was fetched beyond one */
+    bool revoked;             /* the tenant's key, when the download last failed */
     bool failing;             /* since something last arrived, */
     char why[200];            /* and why */
     bool refused;             /* QEMU was told that a part cannot be had, */
@@ -117,7 +118,7 @@ static void goes_on(struct fill *f)
         sb->row.error[0] = 0;
         sandbox_save(sb, NULL);
     }
-    f->failing = false;
+    f->failing = f->revoked = false;
     if (f->stalled && sb && sandbox_state(sb) == SANDBOX_PAUSED)
         op_submit(sb, op_new(OP_RESUME), false, NULL);
     f->stalled = false;
@@ -388,6 +389,9 @@ static void fetch_all(struct fill *f)
         if (f->stopped || f->complete)
             return;
         fails(f, e.msg[0] ? e.msg : strerror(-rc));
+        f->revoked = rc == -EKEYREVOKED;
+        if (f->revoked)
+            wait_done_all(&f->ended, rc, &e);
         pause = f->done > before ? AGAIN_MSEC : pause;
         if (co_sleep(f->space->co, HURRY_MSEC) < 0 || wait_in_list(f->space->co, &f->hurry, pause) == -ECANCELED)
             return;
@@ -521,7 +525,14 @@ void fill_give(struct fill *f, struct sandbox *sb)
 
 int fill_wait(struct sandbox *sb, struct err *e)
 {
+    if (sb->fill && sb->fill->revoked)
+        return err_set(e, EKEYREVOKED, "%s", sb->fill->why);
     return sb->fill ? volume_wait(sb->space, &sb->fill->ended, e) : 0;
+}
+
+const char *fill_why(const struct fill *f)
+{
+    return f && f->failing ? f->why : "";
 }
 
 void fill_progress(const struct fill *f, uint64_t *done, uint64_t *total)

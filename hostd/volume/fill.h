@@ -16,10 +16,12 @@ void fill_stop(struct fill **f);
  * is complete the row is no longer `suspended`, that is saved, and sb->fill is NULL. */
 void fill_give(struct fill *f, struct sandbox *sb);
 
-/* From a coroutine: until all of the sandbox's disk is there. 0 too when none arrives; -ECANCELED. */
+/* From a coroutine: until all of the sandbox's disk is there. 0 too when none arrives; -ECANCELED; -EKEYREVOKED, it will not. */
 int fill_wait(struct sandbox *sb, struct err *e);
 /* Bytes that have arrived of those that were stored; 0 of 0 before that is known. */
 void fill_progress(const struct fill *f, uint64_t *ret_done, uint64_t *ret_total);
+/* Why nothing arrives; "" when something does, or for NULL. */
+const char *fill_why(const struct fill *f);
 /* Is its machine paused because of that, as yet? Then it need not be woken. */
 bool fill_is_stalled(const struct sandbox *sb);
 /* QEMU paused the machine after an error of its disk: true when that was a part which did not arrive, and sb->row.error says so. It is resumed when the store is

@@ -15,7 +15,7 @@ import time
 
 from client import CHUNK, DOWNLOAD, FETCH, Daemon, Failed, ident
 
-FILL = 16
+FILL = 64
 MIB = 1 << 20
 SIZE = 48 * MIB + 12345
 CHUNKS = -(-SIZE // CHUNK)
