@@ -381,6 +381,8 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
     int rc = vm_introduce(m->guest, sb->row.name, e);
     if (rc == 0)
         trust_settle(sb, m->guest);
+    if (rc < 0 && *fill_why(m->fill))
+        err_wrap(e, "its disk does not arrive (%s)", fill_why(m->fill));
     if (rc == 0 && co_aborted(sb->runner))
         rc = -ECANCELED; /* it may have another size now */
     if (rc == 0 && m->lost)

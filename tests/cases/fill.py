@@ -48,6 +48,12 @@ def box():
         with open(shared.root("big"), "wb") as f:
             f.write(shared.data)
         shared.out("mkdir -p /dev/shm; mountpoint -q /dev/shm || mount -t tmpfs -o size=100m none /dev/shm; echo unsaved > /dev/shm/memory; sync")
+        os.mkdir(path("snapshots", shared.name, "first"))  # what is stored later has these chunks, too
+        wait_until(lambda: line("snapshots", shared.name, "first", "state") == "ready", 30)
+        write("upload", "snapshots", shared.name, "first", "state")
+        first = int(line("snapshots", shared.name, "first", "id"), 16)
+        folder = os.path.join(config()["store"], "u0", "packs", rows("SELECT name FROM artifacts WHERE file = 1 AND object = ?", first)[0][0])
+        shared.packs = [os.path.join(folder, pack) for pack in sorted(os.listdir(folder))[1:-1]]
         shared.counter = Job(shared, "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done", name="count")
     if shared.state == "paused":
         shared.verb("resume")
@@ -57,10 +63,6 @@ def box():
         shared.out("sync; echo 3 > /proc/sys/vm/drop_caches")
         shared.verb("suspend")
     eq("suspended", shared.state)
-    if not hasattr(shared, "packs"):  # later suspends use them, too
-        tenant, name = rows("SELECT tenant, name FROM artifacts WHERE file = 1 AND object = (SELECT suspended FROM sandboxes WHERE id = ?)", int(shared.get("id"), 16))[0]
-        folder = os.path.join(config()["store"], tenant, "packs", name)
-        shared.packs = [os.path.join(folder, pack) for pack in sorted(os.listdir(folder))[1:-1]]
     return shared
 
 
