@@ -14,6 +14,7 @@ import p9  # noqa: E402
 from guest_vm import Vm  # noqa: E402
 
 import instant
+import restore
 import snapshots
 import volumes
 from measure import BULK, MIB, RUN, SPACE, job, note, ratio, read, rows, timed, write
@@ -186,7 +187,7 @@ def root():
 
 
 SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold, "create": instant.creating, "fork": instant.forking,
-            "snapshots": snapshots.snapshots, "volumes": volumes.volumes}
+            "snapshots": snapshots.snapshots, "volumes": volumes.volumes, "restore": restore.restoring}
 
 
 def main():
