@@ -53,8 +53,7 @@ int fill_begin(const struct pool *p, uint64_t sandbox, struct err *e)
         return err_sys(e, "make room for the bits of sandbox %012llx", (unsigned long long)sandbox);
     rc = put(fd, &h, sizeof h, 0, e); /* with the state still idle: QEMU reads that last */
     h.state = FILL_RUNS;
-    return rc < 0 ? rc
-                  : put(fd, &h.state, sizeof h.state, offsetof(struct fill_header, state), e);
+    return rc < 0 ? rc : put(fd, &h.state, sizeof h.state, offsetof(struct fill_header, state), e);
 }
 
 static bool read_header(int fd, struct fill_header *out)

@@ -281,7 +281,9 @@ int op_vm_start(struct node *n, const struct noded_request *q, struct noded_repl
                        (unsigned long long)q->id);
     if (rc == 0 && slots_find(n->slots, q->id) != UINT32_MAX)
         rc = release(n, q->id, e); /* of one that is gone, and not looked at yet */
-    if (rc == 0 && !(q->flags & NODED_PROBE)) /* what boots, and what waits: it would never have all of its disk */
+    if (rc == 0 &&
+        !(q->flags &
+          NODED_PROBE)) /* what boots, and what waits: it would never have all of its disk */
         rc = fill_refuse(n->pool, (struct pool_object){NODED_SANDBOX, q->id}, "start", e);
     if (rc == 0 && (q->flags & NODED_INCOMING))
         rc = op_head_open(n, q, &h, e);

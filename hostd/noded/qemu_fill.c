@@ -39,20 +39,22 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXPORT      __attribute__((visibility("default")))
-#define WAIT_SEC    60   /* for an answer to any one request of QEMU's; space-hostd gives up earlier */
-#define ANSWER_SEC  5    /* then it is asked again: another space-hostd may be there */
-#define PAUSE_NSEC  20000000L
+#define EXPORT     __attribute__((visibility("default")))
+#define WAIT_SEC   60 /* for an answer to any one request of QEMU's; space-hostd gives up earlier */
+#define ANSWER_SEC 5  /* then it is asked again: another space-hostd may be there */
+#define PAUSE_NSEC 20000000L
 
 EXPORT ssize_t space_pread(int fd, void *to, size_t n, off_t at) __asm__("pread64");
-EXPORT ssize_t space_pread_chk(int fd, void *to, size_t n, off_t at, size_t room) __asm__("__pread64_chk");
+EXPORT ssize_t space_pread_chk(int fd, void *to, size_t n, off_t at,
+                               size_t room) __asm__("__pread64_chk");
 EXPORT ssize_t space_pwrite(int fd, const void *from, size_t n, off_t at) __asm__("pwrite64");
 EXPORT ssize_t space_preadv(int fd, const struct iovec *v, int count, off_t at) __asm__("preadv64");
-EXPORT ssize_t space_pwritev(int fd, const struct iovec *v, int count, off_t at) __asm__("pwritev64");
+EXPORT ssize_t space_pwritev(int fd, const struct iovec *v, int count,
+                             off_t at) __asm__("pwritev64");
 
 static const struct fill_header *header; /* NULL: this QEMU is never loaded that way */
 static int file = -1;
-static char disk[PATH_MAX], asked_at[sizeof ((struct sockaddr_un *)0)->sun_path];
+static char disk[PATH_MAX], asked_at[sizeof((struct sockaddr_un *)0)->sun_path];
 
 /* What is known once the bits count. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,7 +72,9 @@ static struct {
 
 static uint32_t state(void)
 {
-    return header ? atomic_load_explicit((const _Atomic uint32_t *)&header->state, memory_order_acquire) : FILL_IDLE;
+    return header ? atomic_load_explicit((const _Atomic uint32_t *)&header->state,
+                                         memory_order_acquire)
+                  : FILL_IDLE;
 }
 
 /* Maps the bits, when they are needed first. */
@@ -111,7 +115,8 @@ static int need_bits(void)
 static bool is_there(uint64_t chunk)
 {
     const uint8_t *at = atomic_load_explicit(&bits, memory_order_acquire) + chunk / 8;
-    return atomic_load_explicit((const _Atomic uint8_t *)at, memory_order_acquire) & 1u << chunk % 8;
+    return atomic_load_explicit((const _Atomic uint8_t *)at, memory_order_acquire) &
+           1u << chunk % 8;
 }
 
 static bool is_disk(int fd)
@@ -133,7 +138,8 @@ static int ask(uint64_t offset, uint64_t length)
                     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
                     connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
                     send(fd, &want, sizeof want, MSG_NOSIGNAL) == (ssize_t)sizeof want &&
-                    recv(fd, &answer, sizeof answer, 0) == (ssize_t)sizeof answer && answer.version == FILL_VERSION;
+                    recv(fd, &answer, sizeof answer, 0) == (ssize_t)sizeof answer &&
+                    answer.version == FILL_VERSION;
     if (answered)
         error = answer.error < 0 ? EIO : 0;
     else
@@ -245,7 +251,8 @@ ssize_t space_preadv(int fd, const struct iovec *v, int count, off_t at)
 ssize_t space_pwritev(int fd, const struct iovec *v, int count, off_t at)
 {
     find_all();
-    return fill_wait(fd, (uint64_t)at, bytes_of(v, count)) < 0 ? -1 : next.pwritev(fd, v, count, at);
+    return fill_wait(fd, (uint64_t)at, bytes_of(v, count)) < 0 ? -1
+                                                               : next.pwritev(fd, v, count, at);
 }
 
 void fill_open(void)

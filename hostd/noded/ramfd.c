@@ -24,7 +24,7 @@
 #include <sys/un.h>
 
 #define FILL_SUFFIX ".fill"
-#define FILL_QUEUE  64 /* QEMU has so many threads for its disk */
+#define FILL_QUEUE  64    /* QEMU has so many threads for its disk */
 #define ANSWER_MSEC 20000 /* from the descriptor's arrival until it was mapped */
 
 struct ramfds {
@@ -65,7 +65,7 @@ int ramfds_open(int run_fd, const char *run, struct ramfds **out, struct err *e)
     DIR *dir = fdopendir(dup(fd));
     for (struct dirent *d; dir && (d = readdir(dir));)
         if (!strchr(d->d_name, '.') || !strstr(d->d_name, FILL_SUFFIX)) /* those are listened at */
-            unlinkat(fd, d->d_name, 0); /* of an earlier process */
+            unlinkat(fd, d->d_name, 0);                                 /* of an earlier process */
     if (dir)
         closedir(dir);
     r->dir = steal_fd(&fd);

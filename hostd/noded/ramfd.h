@@ -34,8 +34,9 @@ int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ram
 void ramfd_path(const struct ramfd *f, char out[PATH_MAX]);
 
 /*
- * Where the library in the QEMU of `id` asks for chunks of a disk that arrives (ipc/fill.h): RUN/ram/ID.fill. Unlike the others
- * it is there as long as that QEMU, across restarts of this process.
+ * Where the library in the QEMU of `id` asks for chunks of a disk that arrives (ipc/fill.h):
+ * RUN/ram/ID.fill. Unlike the others it is there as long as that QEMU, across restarts of this
+ * process.
  */
 void ramfd_fill_path(const struct ramfds *r, uint64_t id, char out[PATH_MAX]);
 /* A listening socket there, for that uid, in place of the one before. */
