@@ -2,11 +2,18 @@
 """Restore of a suspended sandbox: from the pool, from the store before its disk is there, and the download of all of it. Called by bench.py. RESTORE_MIB is
 what is written to its disk (default 512; the bar is stated for 2048)."""
 
+import contextlib
 import json
 import os
+import pwd
 import sqlite3
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../unit/volumed"))
+import rgw  # noqa: E402
+from bad_proxy import Proxy  # noqa: E402
 
 from measure import MIB, RUN, SPACE, job, note, ratio, read, write
 
@@ -46,11 +53,13 @@ def make(box, mib):
         os.fsync(f.fileno())
 
 
-def leave_nothing():
-    """From now on what is suspended is in the store only."""
-    with open(f"{DIR}/space.conf", "a", encoding="ascii") as f:
-        f.write("suspend_keep = no\n")
-    subprocess.run(["sv", "-w", "20", "restart", f"{DIR}/sv/hostd"], check=True, capture_output=True)
+def restart_with(**settings):
+    with open(f"{DIR}/space.conf", encoding="ascii") as f:
+        kept = [line for line in f if line.split("=")[0].strip() not in settings]
+    with open(f"{DIR}/space.conf", "w", encoding="ascii") as f:
+        f.writelines(kept + [f"{key} = {value}\n" for key, value in settings.items()])
+    for daemon in ("volumed", "hostd"):
+        subprocess.run(["sv", "-w", "20", "restart", f"{DIR}/sv/{daemon}"], check=True, capture_output=True)
     end = time.monotonic() + 20
     while subprocess.run(["timeout", "2", "cat", f"{SPACE}/version"], capture_output=True, check=False).returncode and time.monotonic() < end:
         time.sleep(0.1)
@@ -71,6 +80,38 @@ def download(box):
     return next(e["msec"] for e in map(json.loads, text.decode().splitlines()) if e["kind"] == "download") / 1000
 
 
+@contextlib.contextmanager
+def gateway():
+    """Ceph's, on loopback, behind a proxy."""
+    server = rgw.Rgw(f"{DIR}/rgw")
+    try:
+        assert server.request("PUT", "/bucket")[0] == 200
+        proxy = Proxy(server)
+        yield server, proxy
+        proxy.stop()
+    finally:
+        server.stop()
+
+
+def from_s3(local):
+    """A sandbox that only changed what its start and a command change, as above."""
+    credentials = f"{DIR}/credentials"
+    with open(os.open(credentials, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as f:
+        f.write(f"access_key = {rgw.ACCESS}\nsecret_key = {rgw.SECRET}\n")
+    who = pwd.getpwnam("space-vol")
+    os.chown(credentials, who.pw_uid, who.pw_gid)
+    with gateway() as (server, proxy):
+        for box, port, delay, what in (("s0", server.port, 0, "S3 on loopback"), ("s1", proxy.port, 0.2, "S3 with 200 ms more a request")):
+            restart_with(suspend_keep="no", store=f"http://127.0.0.1:{port}/bucket/{box}", store_credentials=credentials)
+            make(box, 0)
+            suspend(box)
+            proxy.delay = delay
+            times = [first_command(box)]
+            proxy.delay = 0
+            ratio(f"from {what} / from the pool (bar 3 without latency)", note(f"restore from {what} to first command", times, "ms", 1e3) / local)
+            os.rmdir(f"{SPACE}/sandboxes/{box}")
+
+
 def restoring():
     mib = int(os.environ.get("RESTORE_MIB") or 512)
     boxes = {"small": 0, f"with {mib} MiB written": mib}
@@ -78,7 +119,7 @@ def restoring():
     for i, (what, size) in enumerate(boxes.items()):
         make(f"r{i}", size)
         here[what] = note(f"restore from the pool to first command, {what}", restores(f"r{i}"), "ms", 1e3)
-    leave_nothing()
+    restart_with(suspend_keep="no")
     for i, what in enumerate(boxes):
         there[what] = note(f"restore from the store to first command, {what}", restores(f"r{i}"), "ms", 1e3)
         ratio("from the store / from the pool (bar 3 for 128 MiB of memory)", there[what] / here[what])
@@ -87,3 +128,4 @@ def restoring():
     ratio("first command / download of all (bar 0.25)", there[what] / everything)
     for i in range(len(boxes)):
         os.rmdir(f"{SPACE}/sandboxes/r{i}")
+    from_s3(here["small"])
