@@ -92,7 +92,7 @@ static int take(struct node *n, const struct noded_request *q, struct err *e)
 static int fresh_ram(struct node *n, const struct noded_request *q, int *ret_fd, struct err *e)
 {
     struct pool_object o = {NODED_SANDBOX, q->id};
-    static const enum noded_file old[] = {NODED_STATE, NODED_META, NODED_RAM};
+    static const enum noded_file old[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL};
     int rc = 0;
     for (size_t i = 0; i < sizeof old / sizeof old[0] && rc == 0; i++)
         rc = pool_file_remove(n->pool, o, old[i], e);
