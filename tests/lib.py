@@ -692,6 +692,17 @@ def settled(seconds=30):
     wait_until(tree_answers, seconds, "the tree answers")
 
 
+def restart_with(**settings):
+    """space-hostd, with other values in the configuration; None takes one out."""
+    name = os.environ["SPACE_CONFIG"]
+    with open(name) as f:
+        kept = [text for text in f if text.split("=")[0].strip() not in settings]
+    with open(name, "w") as f:
+        f.writelines(kept + [f"{k} = {v}\n" for k, v in settings.items() if v is not None])
+    daemon_back("hostd", kill_daemon("hostd"))
+    settled()
+
+
 def p9(uid=0):
     """The root of the tree, straight on hostd's socket, attached as `uid` (root may speak for others)."""
     client = ninep.Client.unix(os.path.join(config()["run"], "hostd.sock"))

@@ -14,17 +14,6 @@ KEYS = config()["keys"]
 GROUP = grp.getgrnam(config().get("group", "space")).gr_gid
 
 
-def restart_with(**settings):
-    """hostd, with other values in the configuration; None takes one out."""
-    name = os.environ["SPACE_CONFIG"]
-    with open(name) as f:
-        kept = [text for text in f if text.split("=")[0].strip() not in settings]
-    with open(name, "w") as f:
-        f.writelines(kept + [f"{k} = {v}\n" for k, v in settings.items() if v is not None])
-    daemon_back("hostd", kill_daemon("hostd"))
-    settled()
-
-
 def key_file(name, text):
     """In the folder of keys, for space-volumed alone."""
     at = os.path.join(KEYS, name)

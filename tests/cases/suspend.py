@@ -138,6 +138,23 @@ def the_next_suspend_costs_what_changed_since():
 
 
 @check
+def nothing_of_a_stream_is_lost():
+    """A job that prints as fast as it can, read all the while."""
+    b = box()
+    job = Job(b, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo line $i; done", name="stream")
+    reader = Child(lambda: job.output().count("line"))
+    wait_until(lambda: len(job.so_far()) > 10000, 20, "it prints")
+    for _ in range(2):
+        b.verb("suspend")
+        b.verb("resume")
+    eq("exit 0", job.wait())
+    eq("".join(f"line {n}\n" for n in range(1, 20001)), job.output(), "output")
+    eq(("value", 20000), reader.answer(30), "lines that its reader got")
+    job.remove()
+    is_whole(b)
+
+
+@check
 def a_paused_one_and_a_manual_one():
     b = box()
     b.verb("pause")
@@ -267,17 +284,6 @@ def what_is_damaged_in_the_store_is_mended_from_the_pool():
     b.out("rm /fresh; sync")
 
 
-def restart_with(**settings):
-    """hostd, with other values in the configuration; None takes one out."""
-    name = os.environ["SPACE_CONFIG"]
-    with open(name) as f:
-        kept = [text for text in f if text.split("=")[0].strip() not in settings]
-    with open(name, "w") as f:
-        f.writelines(kept + [f"{k} = {v}\n" for k, v in settings.items() if v is not None])
-    daemon_back("hostd", kill_daemon("hostd"))
-    settled()
-
-
 @check
 def nothing_is_left_in_the_pool_if_so_configured():
     b = box()
@@ -296,6 +302,33 @@ def nothing_is_left_in_the_pool_if_so_configured():
     eq("stored", line("snapshots", b.name, snapshot_of(b), "state"))
     is_whole(b.touch())
     restart_with(suspend_keep=None)
+
+
+@check
+def what_is_removed_while_it_is_fetched_leaves_nothing():
+    """The sandbox that a fork is made of, whose snapshot is in the store only."""
+    defer(lambda: restart_with(suspend_keep=None))
+    restart_with(suspend_keep="no")
+    source, name = Box(), fresh_name()
+    source.verb("suspend")
+    number = int(source.get("id"), 16)
+    hung = daemon_pid("volumed")
+    defer(wake, hung)
+    os.kill(hung, signal.SIGSTOP)
+    os.mkdir(path("sandboxes", name))
+    fork = Child(write, read("sandboxes", source.name, "head"), "sandboxes", name, "head")
+    fork.blocked()
+    source.remove()
+    wake(hung)
+    kind, code = fork.answer(60)
+    if kind != "errno" or code not in (errno.ESTALE, errno.ENOENT, errno.ECANCELED):
+        fail(f"the fork: {kind} {code}")
+    eq("failed", line("sandboxes", name, "state"))
+    os.rmdir(path("sandboxes", name))
+    wait_until(lambda: not rows("SELECT 1 FROM snapshots WHERE sandbox = ?", number), 30, "its snapshot is gone")
+    wait_until(lambda: not rows("SELECT 1 FROM artifacts WHERE kind = 3 AND object NOT IN (SELECT id FROM snapshots)"), 60, "artifacts of nothing are deleted")
+    restart_with(suspend_keep=None)
+    leftovers.none(130)
 
 
 @check

@@ -13,17 +13,6 @@ from lib import *
 MIB = 1 << 20
 
 
-def restart_with(**settings):
-    """hostd, with other values in the configuration; None takes one out."""
-    name = os.environ["SPACE_CONFIG"]
-    with open(name) as f:
-        kept = [l for l in f if l.split("=")[0].strip() not in settings]
-    with open(name, "w") as f:
-        f.writelines(kept + [f"{k} = {v}\n" for k, v in settings.items() if v is not None])
-    daemon_back("hostd", kill_daemon("hostd"))
-    settled()
-
-
 def held(owner=0):
     with contextlib.closing(database()) as db:
         return sum(db.execute(f"SELECT coalesce(sum(max(delta, 0)), 0) FROM {t} WHERE owner = ?", (owner,)).fetchone()[0]

@@ -120,6 +120,25 @@ def what_needs_room_is_refused_and_leaves_nothing():
     eq("on", shared().out("echo on"))
 
 
+@check(limit=150)
+def a_restore_without_room_waits_for_it():
+    box = Box()
+    box.out("echo kept > /kept; sync")
+    box.verb("suspend")
+    with contextlib.closing(database()) as db:
+        (number,) = db.execute("SELECT suspended FROM sandboxes WHERE id = ?", (int(box.get("id"), 16),)).fetchone()
+    subprocess.run(["btrfs", "subvolume", "delete", os.path.join(config()["pool"], "snapshots", f"{number:012x}")], check=True, capture_output=True)
+    fill_pool()
+    try:
+        refused(errno.ENOSPC, box.verb, "resume")
+        eq("suspended", box.state)
+        refused(errno.ENOSPC, os.listdir, box.root("etc"))
+    finally:
+        make_room()
+    eq("kept", box.touch().out("cat /kept"))
+    box.remove()
+
+
 @check(limit=200)
 def a_guest_that_writes_is_paused_and_goes_on():
     box = shared()
