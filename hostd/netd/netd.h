@@ -58,6 +58,7 @@ struct guest {
     bool broken;               /* its policy does not parse: nothing is allowed */
     struct hmap pins;
     struct relay *relays; /* its connections */
+    unsigned big_pipes;   /* that they have borrowed */
     struct dns_stream *streams;
     unsigned questions;
     struct netd_counts counts;

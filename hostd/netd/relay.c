@@ -18,8 +18,11 @@
 // HAProxy's way out, which is a relay of its own (relay_join): to the same address, by the same
 // decision, ended with the first.
 //
-// Each direction borrows a pipe only while bytes are in it. A direction that ends is shut down on
-// the other side; when both ended, or one failed, all is closed; a failure is passed on as a reset.
+// Each direction borrows a pipe only while bytes are in it. What the kernel lets a user have in
+// pipes is limited, and a guest whose servers stand still keeps the pipes that it has: so they are
+// small, but for a few for each guest, which go to who moves much. A direction that ends is shut
+// down on the other side; when both ended, or one failed, all is closed; a failure is passed on as a
+// reset.
 // Sockets are watched once, by edges; what is ready is remembered here.
 #include "hostd/netd/netd.h"
 
@@ -47,9 +50,11 @@
 #define HALF_MSEC      120000u    /* of the other direction, when one has ended */
 #define MOVE_BYTES     (1u << 20) /* at once */
 #define MOVE_ROUNDS    16         /* in a row, then others get their turn */
-#define PIPES_KEPT     64
-#define ASK_MSEC       5000u /* until it is known whether there is a credential */
-#define INNER_MAX      128u   /* HAProxy's connections for one of the guest's */
+#define PIPES_KEPT     32         /* of each size */
+#define BIG_MOVED      (1u << 20) /* bytes after which a direction is given a big pipe, */
+#define BIG_MAX        4          /* of which a guest has so many at once */
+#define ASK_MSEC       5000u      /* until it is known whether there is a credential */
+#define INNER_MAX      128u       /* HAProxy's connections for one of the guest's */
 
 enum { CLIENT, SERVER };
 
@@ -62,9 +67,11 @@ struct end {
 /* From one end to the other. */
 struct flow {
     int pipe[2]; /* -1: none borrowed */
+    bool big;
     size_t full; /* bytes in it */
-    bool ended;  /* no more to read, */
-    bool shut;   /* and the other side knows */
+    uint64_t moved;
+    bool ended; /* no more to read, */
+    bool shut;  /* and the other side knows */
 };
 
 struct relay {
@@ -90,32 +97,39 @@ struct relay {
 
 /* ---- pipes ---- */
 
-static int spare[PIPES_KEPT][2];
-static unsigned spare_count;
+static struct {
+    int pipe[PIPES_KEPT][2];
+    unsigned count;
+} spare[2]; /* small, big */
 
-static bool borrow(struct flow *f)
+static bool borrow(struct relay *r, int from)
 {
+    static const int bytes[2] = {64 << 10, 1 << 20};
+    struct flow *f = &r->flow[from];
     if (f->pipe[0] >= 0)
         return true;
-    if (spare_count) {
-        memcpy(f->pipe, spare[--spare_count], sizeof f->pipe);
-        return true;
-    }
-    if (pipe2(f->pipe, O_NONBLOCK | O_CLOEXEC) < 0) {
+    f->big = f->moved >= BIG_MOVED && r->guest->big_pipes < BIG_MAX;
+    if (spare[f->big].count) {
+        memcpy(f->pipe, spare[f->big].pipe[--spare[f->big].count], sizeof f->pipe);
+    } else if (pipe2(f->pipe, O_NONBLOCK | O_CLOEXEC) < 0) {
         f->pipe[0] = f->pipe[1] = -1;
         return false;
+    } else {
+        fcntl(f->pipe[1], F_SETPIPE_SZ, bytes[f->big]); /* if there is room for it */
     }
-    fcntl(f->pipe[1], F_SETPIPE_SZ, 256 << 10); /* if there is room for it */
+    r->guest->big_pipes += f->big;
     return true;
 }
 
 /* Only empty ones are kept: what is in one is a guest's. */
-static void give_back(struct flow *f)
+static void give_back(struct relay *r, int from)
 {
+    struct flow *f = &r->flow[from];
     if (f->pipe[0] < 0)
         return;
-    if (!f->full && spare_count < PIPES_KEPT) {
-        memcpy(spare[spare_count++], f->pipe, sizeof f->pipe);
+    r->guest->big_pipes -= f->big;
+    if (!f->full && spare[f->big].count < PIPES_KEPT) {
+        memcpy(spare[f->big].pipe[spare[f->big].count++], f->pipe, sizeof f->pipe);
     } else {
         close(f->pipe[0]);
         close(f->pipe[1]);
@@ -173,7 +187,7 @@ static void finish(struct relay *r, bool reset)
             close(r->end[i].watch.fd);
         }
         r->end[i].watch.fd = -1;
-        give_back(&r->flow[i]);
+        give_back(r, i);
     }
     *r->link = r->next;
     if (r->next)
@@ -239,6 +253,7 @@ static bool drain(struct relay *r, int from)
         splice(f->pipe[0], NULL, out->watch.fd, NULL, f->full, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
     if (n > 0) {
         f->full -= (size_t)n;
+        f->moved += (size_t)n;
         count(r, from, (size_t)n);
     } else if (n < 0 && errno == EAGAIN) {
         out->writable = false;
@@ -451,14 +466,14 @@ static bool step(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
     if (!f->full && !f->ended) {
-        if (!borrow(f))
+        if (!borrow(r, from))
             return false;
         if (!fill(r, from))
             return false;
     }
     if (f->full)
         return r->end[!from].writable ? drain(r, from) : true;
-    give_back(f);
+    give_back(r, from);
     if (f->ended && !f->shut) {
         shutdown(r->end[!from].watch.fd, SHUT_WR);
         f->shut = true;
