@@ -3,6 +3,7 @@
 # limit: 240
 """What a guest may reach, and what a hostile one cannot: from inside a real guest, against real servers and a real name server, which live in
 network namespaces of their own. Nothing but what its `egress` allows gets out, whatever it sends, and whichever daemon dies."""
+import hashlib
 import os
 import re
 import shutil
@@ -430,6 +431,49 @@ def without_netd_nothing_passes_and_it_comes_back():
     old = kill_daemon("netd")
     daemon_back("netd", old)
     wait_until(lambda: tcp(SERVER, 5000, RAW) == got(RAW), 20, "it is back")
+
+
+def repositories(folder):
+    """A package for apt, a repository of git, one for pip; all as files for a plain web server."""
+    sh = lambda text, cwd=folder: subprocess.run(text, shell=True, check=True, cwd=cwd, capture_output=True)
+    os.makedirs(f"{folder}/deb/DEBIAN")
+    os.makedirs(f"{folder}/deb/usr/share/greeting")
+    os.makedirs(f"{folder}/apt")
+    control = "Package: greeting\nVersion: 1.0\nArchitecture: all\nMaintainer: nobody <nobody@good.test>\nDescription: says hello\n"
+    with open(f"{folder}/deb/DEBIAN/control", "w") as f:
+        f.write(control)
+    with open(f"{folder}/deb/usr/share/greeting/text", "w") as f:
+        f.write("hello from a package\n")
+    sh("dpkg-deb --root-owner-group --build deb apt/greeting_1.0_all.deb")
+    with open(f"{folder}/apt/greeting_1.0_all.deb", "rb") as f:
+        deb = f.read()
+    with open(f"{folder}/apt/Packages", "w") as f:
+        f.write(control + f"Filename: ./greeting_1.0_all.deb\nSize: {len(deb)}\nSHA256: {hashlib.sha256(deb).hexdigest()}\n")
+    who = "git -c user.name=n -c user.email=e@good.test -c init.defaultBranch=main"
+    sh(f"{who} init work && echo 'hello from git' > work/text && cd work && git add text && {who} commit -m one && cd .. && git clone --bare work repo.git && git -C repo.git update-server-info")
+
+
+@check(limit=150)
+def the_usual_clients_work_without_settings():
+    if not exists("templates", "debian"):
+        skip("needs template debian")
+    folder = f"{TESTTMP}/www"
+    repositories(folder)
+    web = subprocess.Popen(["ip", "netns", "exec", NS, sys.executable, "-m", "http.server", "--bind", SERVER, "--directory", folder, "8080"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    defer(world.end, web)
+    box = Box("debian")
+    allow("allow tcp good.test:8080\n", box)
+    eq("hello from git", box.out("cd /root && git clone -q http://good.test:8080/repo.git && cat repo/text"), "git")
+    box.out("echo 'deb [trusted=yes] http://good.test:8080/apt ./' > /root/sources")
+    only = "-o Dir::Etc::sourcelist=/root/sources -o Dir::Etc::sourceparts=- -q"
+    box.out(f"apt-get {only} update && apt-get {only} install -y greeting")
+    eq("hello from a package", box.out("cat /usr/share/greeting/text"), "apt")
+    eq("hello from a package", box.out("python3 -c \"import urllib.request as u; print(u.urlopen('http://good.test:8080/deb/usr/share/greeting/text').read().decode(), end='')\""), "Python")
+    allow("", box)
+    ne("exit 0", box.run("cd /root && git clone -q http://good.test:8080/repo.git again").end, "git when nothing is allowed")
+    ne("exit 0", box.run(f"apt-get {only} -o Acquire::Retries=0 -o APT::Update::Error-Mode=any update").end, "apt when nothing is allowed")
+    box.remove()
 
 
 def begin():
