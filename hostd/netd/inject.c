@@ -30,7 +30,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define GREETINGS_MAX 64     /* connections of HAProxy's that have not said yet what they are */
+#define GREETINGS_MAX 256    /* connections of HAProxy's that have not said yet what they are */
 #define GREETING_MSEC 10000u /* it says so at once */
 #define GUEST_ADDRESS 0xc0000002u /* 192.0.0.2: hostd/noded/net_wire.h */
 

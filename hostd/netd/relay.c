@@ -49,6 +49,7 @@
 #define SNIFF_MSEC     10000u     /* from the first byte until it is known what it is */
 #define HALF_MSEC      120000u    /* of the other direction, when one has ended */
 #define MOVE_BYTES     (1u << 20) /* at once */
+#define CARRY_BYTES    16384      /* what comes in smaller pieces is not worth a pipe */
 #define MOVE_ROUNDS    16         /* in a row, then others get their turn */
 #define PIPES_KEPT     32         /* of each size */
 #define BIG_MOVED      (1u << 20) /* bytes after which a direction is given a big pipe, */
@@ -62,6 +63,7 @@ struct end {
     struct watch watch;
     struct relay *relay;
     bool readable, writable;
+    bool hung; /* there is an end behind what is to be read */
 };
 
 /* From one end to the other. */
@@ -72,6 +74,7 @@ struct flow {
     uint64_t moved;
     bool ended; /* no more to read, */
     bool shut;  /* and the other side knows */
+    bool bulk;  /* much came at once: by the pipe, until there is nothing */
 };
 
 struct relay {
@@ -239,10 +242,47 @@ static bool fill(struct relay *r, int from)
     else if (n == 0)
         f->ended = true;
     else if (errno == EAGAIN)
-        in->readable = false;
+        in->readable = f->bulk = false;
     else if (errno != EINTR)
         return false;
     return true;
+}
+
+/* Sends what it can, the rest into the pipe. */
+static bool pass_on(struct relay *r, int from, const uint8_t *bytes, size_t len)
+{
+    struct flow *f = &r->flow[from];
+    struct end *out = &r->end[!from];
+    ssize_t n = out->writable ? send(out->watch.fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+    if (n < 0 && errno != EAGAIN && errno != EINTR)
+        return false;
+    if (n < 0) {
+        out->writable = errno != EAGAIN;
+        n = 0;
+    }
+    count(r, from, (size_t)n);
+    if ((size_t)n == len)
+        return true;
+    f->full = len - (size_t)n;
+    return borrow(r, from) && write(f->pipe[1], bytes + n, f->full) == (ssize_t)f->full;
+}
+
+/* Small pieces, as of requests and answers, are read and written: that is cheaper than a pipe. */
+static bool carry(struct relay *r, int from)
+{
+    static uint8_t bytes[CARRY_BYTES];
+    struct flow *f = &r->flow[from];
+    struct end *in = &r->end[from];
+    ssize_t n = recv(in->watch.fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n < 0 && errno == EAGAIN)
+        in->readable = false;
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR;
+    f->ended = n == 0;
+    f->bulk = n == (ssize_t)sizeof bytes;
+    if (!f->bulk && !in->hung)
+        in->readable = false; /* that was all: more is told by an event */
+    return n == 0 || pass_on(r, from, bytes, (size_t)n);
 }
 
 static bool drain(struct relay *r, int from)
@@ -465,10 +505,11 @@ static bool flow_moves(struct relay *r, int from)
 static bool step(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
-    if (!f->full && !f->ended) {
-        if (!borrow(r, from))
+    if (!f->full && !f->ended && !f->bulk) {
+        if (!carry(r, from))
             return false;
-        if (!fill(r, from))
+    } else if (!f->full && !f->ended) {
+        if (!borrow(r, from) || !fill(r, from))
             return false;
     }
     if (f->full)
@@ -536,6 +577,8 @@ static void end_ready(struct watch *w, uint32_t events)
         return;
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
         end->readable = true;
+    if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        end->hung = true;
     if (events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
         end->writable = true;
     if (!r->connected && end == &r->end[SERVER] && (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
