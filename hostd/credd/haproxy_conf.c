@@ -17,7 +17,7 @@
 #define SYSTEM_CAS      "/etc/ssl/certs/ca-certificates.crt"
 #define CAS_MAX         (16u << 20)
 #define CONNECTIONS_MAX 8000u
-#define THREADS_MAX     4
+#define THREADS_MAX     8
 
 /* Requests pass rule by rule; one that is not told otherwise by space-credd ends here. Nothing that holds a URL or a header is logged. */
 static const char frontend[] =
@@ -33,7 +33,10 @@ static const char frontend[] =
     "    http-request return status 429 content-type text/plain lf-string \"%[var(txn.cred.reason)]\\n\" if { var(txn.cred.status) -m int 429 }\n"
     "    http-request return status 503 content-type text/plain lf-string \"%[var(txn.cred.reason)]\\n\" if { var(txn.cred.status) -m int 503 }\n"
     "    http-request return status 503 content-type text/plain string \"space-credd does not answer\\n\" unless { var(txn.cred.status) -m int 0 }\n"
-    "    http-request lua.inject\n"
+    "    http-request set-header Authorization %[var(txn.cred.value)] if { var(txn.cred.place) -m str authorization }\n"
+    "    http-request set-header X-Api-Key %[var(txn.cred.value)] if { var(txn.cred.place) -m str x-api-key }\n"
+    "    http-request set-var(txn.injected) str(yes) if { var(txn.cred.place) -m str authorization x-api-key } { var(txn.cred.value) -m found }\n"
+    "    http-request lua.inject unless { var(txn.injected) -m found }\n"
     "    http-request return status 503 content-type text/plain string \"the credential cannot be put in\\n\" unless { var(txn.injected) -m str yes }\n"
     "    default_backend out\n";
 
@@ -44,7 +47,7 @@ static const char spoe[] = "# Made by space-inject at each start.\n"
                            "    option var-prefix cred\n"
                            "    timeout hello 2s\n"
                            "    timeout idle 1h\n"
-                           "    timeout processing 15s\n"
+                           "    timeout processing 5s\n"
                            "    use-backend agent\n"
                            "spoe-message use\n"
                            "    args id=fc_pp_unique_id name=fc_pp_authority port=dst_port method=method\n"
@@ -89,7 +92,7 @@ static unsigned connections(void)
 static long threads(void)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
+    return n < 4 ? 1 : n / 2 > THREADS_MAX ? THREADS_MAX : n / 2; /* others work for the same request */
 }
 
 static void write_global(FILE *f, const struct config *c, const char *folder)
@@ -146,6 +149,7 @@ static void write_proxies(FILE *f, const struct config *c, const char *folder)
             "backend agent\n"
             "    mode tcp\n"
             "    timeout connect 2s\n"
+            "    retries 1\n"
             "    timeout server 1h\n"
             "    server credd unix@/" INJECT_SPOE "\n",
             folder);

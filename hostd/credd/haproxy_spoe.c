@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 
 #define CONNECTIONS_MAX 64u
@@ -115,9 +116,17 @@ static void write_refusal(struct spoe_writer *w, const struct use *u, uint32_t s
     spoe_ack_end(w);
 }
 
+/* For the two headers that nearly all hosts take HAProxy has rules of its own, others cost it more. */
+static const char *place_of(const struct cred_answer *a)
+{
+    if (a->place == CRED_QUERY)
+        return "query";
+    return strcasecmp(a->name, "Authorization") == 0 ? "authorization" : strcasecmp(a->name, "X-Api-Key") == 0 ? "x-api-key" : "header";
+}
+
 static void write_found(struct spoe_writer *w, const struct use *u, const struct cred_answer *a)
 {
-    const char *place = a->place == CRED_QUERY ? "query" : "header";
+    const char *place = place_of(a);
     spoe_ack_begin(w, u->stream, u->frame);
     spoe_ack_number(w, "status", 0);
     spoe_ack_text(w, "place", place, strlen(place));
@@ -140,12 +149,13 @@ static void found(void *user, const struct cred_answer *a)
     struct spoe_writer w = writer_of(c->spoe);
     if (a->verdict == CRED_FOUND)
         write_found(&w, u, a);
+    size_t longest = w.len;
     if (a->verdict == CRED_FOUND && (w.bad || w.len > c->frame_max + SPOE_LENGTH))
         write_refusal(&w, u, STATUS_UNAVAILABLE, "the credential's value is too long to be injected");
     else if (a->verdict != CRED_FOUND)
         write_refusal(&w, u, status_of(a->verdict), a->verdict == CRED_NONE ? "its credential was removed: connect again" : a->reason);
     transmit(c, &w);
-    sodium_memzero(c->spoe->answer, SPOE_LENGTH + SPOE_FRAME_MAX);
+    sodium_memzero(c->spoe->answer, longest > w.len ? longest : w.len);
     unref(c);
     free(u);
 }
@@ -253,8 +263,11 @@ static void readable(uv_poll_t *p, int status, int events)
             hang_up(c);
             break;
         }
+        bool all = (size_t)n < sizeof c->in - c->len; /* the next look at it costs more than another event */
         c->len += (size_t)n;
         take_frames(c);
+        if (all)
+            break;
     }
     unref(c);
 }
