@@ -21,9 +21,8 @@
 // Each direction borrows a pipe only while bytes are in it. What the kernel lets a user have in
 // pipes is limited, and a guest whose servers stand still keeps the pipes that it has: so they are
 // small, but for a few for each guest, which go to who moves much. A direction that ends is shut
-// down on the other side; when both ended, or one failed, all is closed; a failure is passed on as a
-// reset.
-// Sockets are watched once, by edges; what is ready is remembered here.
+// down on the other side; when both ended, or one failed, all is closed; a failure is passed on as
+// a reset. Sockets are watched once, by edges; what is ready is remembered here.
 #include "hostd/netd/netd.h"
 
 #include "base/cleanup.h"
@@ -49,9 +48,9 @@
 #define SNIFF_MSEC     10000u     /* from the first byte until it is known what it is */
 #define HALF_MSEC      120000u    /* of the other direction, when one has ended */
 #define MOVE_BYTES     (1u << 20) /* at once */
-#define CARRY_BYTES    16384      /* what comes in smaller pieces is not worth a pipe */
-#define MOVE_ROUNDS    16         /* in a row, then others get their turn */
-#define PIPES_KEPT     32         /* of each size */
+#define CARRY_BYTES    8192 /* smaller pieces are not worth a pipe; the smallest one holds as much */
+#define MOVE_ROUNDS    16   /* in a row, then others get their turn */
+#define PIPES_KEPT     32   /* of each size */
 #define BIG_MOVED      (1u << 20) /* bytes after which a direction is given a big pipe, */
 #define BIG_MAX        4          /* of which a guest has so many at once */
 #define ASK_MSEC       5000u      /* until it is known whether there is a credential */
@@ -63,7 +62,9 @@ struct end {
     struct watch watch;
     struct relay *relay;
     bool readable, writable;
-    bool hung; /* there is an end behind what is to be read */
+    bool local; /* HAProxy's: such a socket tells of room at each read, so it is asked only for lack
+                   of it */
+    bool hung;  /* there is an end behind what is to be read */
 };
 
 /* From one end to the other. */
@@ -248,6 +249,21 @@ static bool fill(struct relay *r, int from)
     return true;
 }
 
+/* There is no room for more: an event will tell of it. */
+static void blocked(struct relay *r, struct end *e)
+{
+    e->writable = false;
+    if (e->local)
+        loop_change(r->guest->netd->loop, &e->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+}
+
+static int watch_end(struct relay *r, struct end *e, bool local)
+{
+    e->local = e->writable = local;
+    return loop_watch(r->guest->netd->loop, &e->watch,
+                      EPOLLIN | EPOLLRDHUP | (local ? 0 : EPOLLOUT));
+}
+
 /* Sends what it can, the rest into the pipe. */
 static bool pass_on(struct relay *r, int from, const uint8_t *bytes, size_t len)
 {
@@ -256,10 +272,10 @@ static bool pass_on(struct relay *r, int from, const uint8_t *bytes, size_t len)
     ssize_t n = out->writable ? send(out->watch.fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
     if (n < 0 && errno != EAGAIN && errno != EINTR)
         return false;
-    if (n < 0) {
-        out->writable = errno != EAGAIN;
+    if (n < 0 && errno == EAGAIN)
+        blocked(r, out);
+    if (n < 0)
         n = 0;
-    }
     count(r, from, (size_t)n);
     if ((size_t)n == len)
         return true;
@@ -296,7 +312,7 @@ static bool drain(struct relay *r, int from)
         f->moved += (size_t)n;
         count(r, from, (size_t)n);
     } else if (n < 0 && errno == EAGAIN) {
-        out->writable = false;
+        blocked(r, out);
     } else if (n == 0 || errno != EINTR) {
         return false;
     }
@@ -311,7 +327,7 @@ static bool send_held(struct relay *r)
         ssize_t n = send(out->watch.fd, r->held + r->held_sent, r->held_len - r->held_sent,
                          MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EAGAIN)
-            out->writable = false;
+            blocked(r, out);
         else if (n < 0 && errno != EINTR)
             return false;
         else if (n > 0)
@@ -403,7 +419,7 @@ static int turn_to_haproxy(struct relay *r)
     loop_forget(r->guest->netd->loop, &out->watch);
     r->upstream = out->watch.fd;
     *out = (struct end){.watch = {fd, out->watch.ready}, .relay = r};
-    int rc = loop_watch(r->guest->netd->loop, &out->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+    int rc = watch_end(r, out, true);
     return rc < 0 ? rc : hold_header(r) ? 0 : -ENOMEM;
 }
 
@@ -581,6 +597,8 @@ static void end_ready(struct watch *w, uint32_t events)
         end->hung = true;
     if (events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
         end->writable = true;
+    if (end->local && events & EPOLLOUT)
+        loop_change(r->guest->netd->loop, &end->watch, EPOLLIN | EPOLLRDHUP);
     if (!r->connected && end == &r->end[SERVER] && (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
         established(r);
     else if (!r->connected && end == &r->end[CLIENT] && (events & (EPOLLERR | EPOLLHUP)))
@@ -649,13 +667,12 @@ static struct relay *create(struct guest *g, int fd, uint32_t address, uint16_t 
 /* Its other end is `fd`, or -errno. */
 static void join(struct relay *r, int fd)
 {
-    struct loop *loop = r->guest->netd->loop;
     r->end[SERVER].watch.fd = fd;
     int rc = fd;
     if (rc >= 0)
-        rc = loop_watch(loop, &r->end[SERVER].watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+        rc = watch_end(r, &r->end[SERVER], false);
     if (rc >= 0)
-        rc = loop_watch(loop, &r->end[CLIENT].watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+        rc = watch_end(r, &r->end[CLIENT], r->outer);
     if (rc < 0) {
         log_relay(r, true, strerror(-rc));
         finish(r, true);
