@@ -22,7 +22,8 @@ ROUNDS_LEAST = 12  # on a loaded machine
 ERROR_SECONDS = 5 + 2  # what a caller may wait for an error once a daemon is gone; two for a loaded machine
 BOOT_SECONDS = 120
 MOMENTS = (0, 0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)  # seconds between the operation's begin and the kill
-STEADY = ("running", "paused", "stopped", "failed")
+STEADY = ("running", "paused", "stopped", "failed", "suspended")
+DAEMONS = ("hostd", "noded", "spacefs", "netd", "volumed", "credd")
 
 
 class Ground:
@@ -108,6 +109,21 @@ def op_stop(g):
 
 def op_start(g):
     return g.other.verb, ("start",), lambda: in_states(g.other, *STEADY)
+
+
+def op_suspend(g):
+    return g.other.verb, ("suspend",), lambda: in_states(g.other, *STEADY)
+
+
+def op_credential(g):
+    name = g.name()
+
+    def after():
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path("credentials", "platform", name))
+        eq(False, name in os.listdir(path("credentials", "platform")), "a credential that was removed is there")
+
+    return os.mkdir, (path("credentials", "platform", name),), after
 
 
 def op_kill(g):
@@ -234,7 +250,7 @@ def each_daemon_during_each_operation():
     g = ground()
     rounds = []
     for _ in range(10):
-        once = [(op, daemon) for op in OPS for daemon in ("hostd", "noded", "spacefs", "netd")]
+        once = [(op, daemon) for op in OPS for daemon in DAEMONS]
         dice.shuffle(once)
         rounds += once
     end = time.monotonic() + LOOP_SECONDS
