@@ -75,24 +75,37 @@ static void format_time(char out[40])
 void event_emit(struct space *s, const struct event_scope *scope, const char *kind, uint64_t id, const char *name,
                 const char *extra_fmt, ...)
 {
-    struct event_row row = {.id = (int64_t)s->events->last + 1, .owner = scope->owner, .gid = scope->gid, .mode = scope->mode};
+    struct event_row row = {.owner = scope->owner, .gid = scope->gid, .mode = scope->mode};
     char time[40], extra[600], quoted[160];
     va_list ap;
     va_start(ap, extra_fmt);
     vsnprintf(extra, sizeof extra, extra_fmt, ap);
     va_end(ap);
     format_time(time);
+    db_begin(s->db); /* numbers are one series for all nodes */
+    events_sync(s);
+    row.id = (int64_t)s->events->last + 1;
     size_t len = (size_t)snprintf(row.line, sizeof row.line, "{\"seq\":%" PRId64 ",\"time\":\"%s\",\"kind\":\"%s\",\"id\":\"%012" PRIx64
                                   "\",\"name\":%s%s}\n", row.id, time, kind, id, event_quote(name, quoted, sizeof quoted), extra);
     struct err e = {0};
     if (len >= sizeof row.line || db_save(s->db, DB_EVENTS, &row, &e) < 0)
         log_error("event %s of %012" PRIx64 " was not kept: %s", kind, id, len >= sizeof row.line ? "too long" : e.msg);
+    if (row.id % PRUNE_EVERY == 0)
+        db_delete_below(s->db, DB_EVENTS, row.id - EVENTS_KEPT, NULL);
+    db_commit(s->db, NULL);
     if (len >= sizeof row.line)
         return;
     keep(s->events, (uint64_t)row.id, scope, row.line);
-    if (row.id % PRUNE_EVERY == 0)
-        db_delete_below(s->db, DB_EVENTS, row.id - EVENTS_KEPT, NULL);
     wait_done_all(&s->events->readers, 0, NULL);
+}
+
+void events_sync(struct space *s)
+{
+    uint64_t before = s->events->last;
+    if (db_last(s->db, DB_EVENTS) > (int64_t)before)
+        db_load_above(s->db, DB_EVENTS, (int64_t)before, load_one, s->events, NULL);
+    if (s->events->last != before)
+        wait_done_all(&s->events->readers, 0, NULL);
 }
 
 char *event_quote(const char *text, char *out, size_t size)

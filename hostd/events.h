@@ -25,6 +25,9 @@ void events_close(struct events *ev);
 void event_emit(struct space *s, const struct event_scope *scope, const char *kind, uint64_t id, const char *name,
                 const char *extra_fmt, ...) __attribute__((format(printf, 6, 7)));
 
+/* Takes in what other nodes wrote since. */
+void events_sync(struct space *s);
+
 /* JSON string with quotes around; cut to fit. Returns out. */
 char *event_quote(const char *text, char *out, size_t size);
 

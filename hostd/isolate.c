@@ -6,6 +6,7 @@
 #include "isolate/isolate.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <seccomp.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,9 +18,12 @@ static int confine_files(const struct config *c, struct err *e)
     str_copy(egress, sizeof egress, c->egress);
     char *slash = strrchr(egress, '/');
     slash[slash == egress] = 0;
+    char database[CONFIG_PATH_MAX];
+    memcpy(database, c->database, sizeof database);
     const struct isolate_path paths[] = {
         {egress, LANDLOCK_ACCESS_FS_READ_FILE},
         {c->state, ISOLATE_WRITES},
+        {dirname(database), ISOLATE_WRITES}, /* sqlite has files beside it */
         {c->run, ISOLATE_WRITES},
         {"/dev/null", LANDLOCK_ACCESS_FS_READ_FILE},
         {"/etc", ISOLATE_READS}, /* users, groups and NSS modules */

@@ -2,6 +2,7 @@
 // space-hostd: the unprivileged control plane of a node. Reads the configuration, opens the stores, serves the tree.
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/credential/credential.h"
 #include "hostd/credential/trust.h"
 #include "hostd/events.h"
@@ -123,8 +124,9 @@ static int open_stores(struct space *s, struct err *e)
     snprintf(path, sizeof path, "%s/spool", s->config.state);
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return err_sys(e, "make %s", path);
-    snprintf(path, sizeof path, "%s/space.db", s->config.state);
-    int rc = db_open(path, &s->db, e);
+    int rc = cluster_identify(s, e);
+    if (rc == 0)
+        rc = db_open(s->config.database, s->node_id, &s->db, e);
     if (rc < 0)
         return rc;
     snprintf(fresh, sizeof fresh, "%" PRIu64, space_new_id());
@@ -137,6 +139,8 @@ static int open_stores(struct space *s, struct err *e)
         rc = objects_load(s, e);
     if (rc == 0)
         rc = heads_load(s, e);
+    if (rc == 0)
+        rc = cluster_open(s, e);
     return rc == 0 ? jobs_load(s, e) : rc;
 }
 
@@ -195,7 +199,7 @@ static int run(const char *config_path, struct err *e)
     uv_run(s->loop, UV_RUN_DEFAULT);
     /* Nothing to wind up: every state is one that the next start takes up. */
     db_barrier(s->db);
-    return 0;
+    return s->restart ? err_set(e, EOVERFLOW, "space-hostd stood still for long: it starts anew") : 0;
 }
 
 int main(int argc, char **argv)

@@ -3,6 +3,7 @@
 #include "hostd/noded_client.h"
 
 #include "base/log.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -195,6 +196,10 @@ static void hello_done(void *user, const struct noded_reply *rep, int fd, bool r
     if (rep->error < 0)
         return;
     n->space->host_memory = rep->node.memory;
+    n->space->host_cpus = rep->node.cpus;
+    str_copy(n->space->host_qemu, sizeof n->space->host_qemu, rep->node.qemu);
+    str_copy(n->space->host_kernel, sizeof n->space->host_kernel, rep->node.host_kernel);
+    str_copy(n->space->host_cpu, sizeof n->space->host_cpu, rep->node.cpu_model);
     transmit_all(n);
     n->hooks.connected(n->hooks.user);
 }

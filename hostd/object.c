@@ -19,8 +19,8 @@
 
 const char *artifact_state_name(int64_t state)
 {
-    static const char *const names[] = {"", "empty", "creating", "ready", "failed", "stored"};
-    return state > 0 && state <= ARTIFACT_STORED ? names[state] : "unknown";
+    static const char *const names[] = {"", "empty", "creating", "ready", "failed", "stored", "elsewhere"};
+    return state > 0 && state <= ARTIFACT_ELSEWHERE ? names[state] : "unknown";
 }
 
 /* ---- sandboxes ---- */
@@ -131,12 +131,32 @@ static struct sandbox *sandbox_attach(struct space *s, const struct sandbox_row 
 
 int sandbox_insert(struct space *s, const struct sandbox_row *row, struct sandbox **out, struct err *e)
 {
-    int rc = db_save(s->db, DB_SANDBOXES, row, e);
+    struct sandbox_row ours = *row;
+    ours.node = s->node_id;
+    int rc = db_save(s->db, DB_SANDBOXES, &ours, e);
     if (rc < 0)
         return rc;
-    *out = sandbox_attach(s, row);
+    *out = sandbox_attach(s, &ours);
     credential_sandbox(*out);
     return 0;
+}
+
+struct sandbox *sandbox_learn(struct space *s, const struct sandbox_row *row)
+{
+    return sandbox_attach(s, row);
+}
+
+void sandbox_replace(struct sandbox *sb, const struct sandbox_row *row)
+{
+    bool renamed = sb->row.owner != row->owner || strcmp(sb->row.name, row->name) != 0;
+    if (sb->named && (renamed || row->state == SANDBOX_DESTROYING))
+        sandbox_unname(sb);
+    sb->row = *row;
+    sb->keep.parsed = false;
+    if (!sb->named && row->name[0] && row->state != SANDBOX_DESTROYING) {
+        hmap_insert(&sb->space->sandbox_names, &sb->by_name, space_name_key((uint32_t)row->owner, row->name));
+        sb->named = true;
+    }
 }
 
 void sandbox_unname(struct sandbox *sb)
@@ -152,9 +172,14 @@ void sandbox_unname(struct sandbox *sb)
 
 void sandbox_forget(struct sandbox *sb)
 {
+    db_delete(sb->space->db, DB_SANDBOXES, sb->row.id, NULL);
+    sandbox_drop(sb);
+}
+
+void sandbox_drop(struct sandbox *sb)
+{
     sandbox_unname(sb);
     hmap_remove(&sb->space->sandboxes, &sb->by_id);
-    db_delete(sb->space->db, DB_SANDBOXES, sb->row.id, NULL);
     sb->gone = true;
     sandbox_unref(sb);
 }
@@ -222,16 +247,48 @@ static struct snapshot *snapshot_attach(struct space *s, const struct snapshot_r
 
 int snapshot_insert(struct space *s, const struct snapshot_row *row, struct snapshot **out, struct err *e)
 {
-    int rc = db_save(s->db, DB_SNAPSHOTS, row, e);
+    struct snapshot_row ours = *row;
+    ours.node = s->node_id;
+    int rc = db_save(s->db, DB_SNAPSHOTS, &ours, e);
     if (rc == 0)
-        *out = snapshot_attach(s, row);
+        *out = snapshot_attach(s, &ours);
     return rc;
+}
+
+/* What the owner has in its pool is not here; what is in the store, everybody can fetch. */
+static void see(struct snapshot *sn)
+{
+    int64_t state = sn->row.state;
+    if (snapshot_is_here(sn) || (state != ARTIFACT_READY && state != ARTIFACT_STORED))
+        return;
+    sn->row.state = sn->copied ? ARTIFACT_READY : sn->row.durable ? ARTIFACT_STORED : ARTIFACT_ELSEWHERE;
+}
+
+struct snapshot *snapshot_learn(struct space *s, const struct snapshot_row *row)
+{
+    struct snapshot *sn = snapshot_attach(s, row);
+    see(sn);
+    return sn;
+}
+
+void snapshot_replace(struct snapshot *sn, const struct snapshot_row *row)
+{
+    sn->row = *row;
+    sn->until = 0;
+    see(sn);
+    if (sn->row.state != ARTIFACT_CREATING)
+        wait_done_all(&sn->ready, 0, NULL);
 }
 
 void snapshot_forget(struct snapshot *sn)
 {
-    hmap_remove(&sn->space->snapshots, &sn->by_id);
     db_delete(sn->space->db, DB_SNAPSHOTS, sn->row.id, NULL);
+    snapshot_drop(sn);
+}
+
+void snapshot_drop(struct snapshot *sn)
+{
+    hmap_remove(&sn->space->snapshots, &sn->by_id);
     sn->gone = true;
     sn->row.state = ARTIFACT_FAILED; /* for who still waits for it */
     browser_close(sn->browser);
@@ -328,10 +385,27 @@ static struct template *template_attach(struct space *s, const struct template_r
 
 int template_insert(struct space *s, const struct template_row *row, struct template **out, struct err *e)
 {
-    int rc = db_save(s->db, DB_TEMPLATES, row, e);
+    struct template_row ours = *row;
+    ours.node = s->node_id;
+    int rc = db_save(s->db, DB_TEMPLATES, &ours, e);
     if (rc == 0)
-        *out = template_attach(s, row);
+        *out = template_attach(s, &ours);
     return rc;
+}
+
+struct template *template_learn(struct space *s, const struct template_row *row)
+{
+    return template_attach(s, row);
+}
+
+/* A template keeps its name. */
+void template_replace(struct template *t, const struct template_row *row)
+{
+    t->row = *row;
+    if (row->deleted)
+        template_unname(t);
+    if (row->state != ARTIFACT_CREATING)
+        wait_done_all(&t->ready, 0, NULL);
 }
 
 void template_unname(struct template *t)
@@ -344,9 +418,15 @@ void template_unname(struct template *t)
 
 void template_forget(struct template *t)
 {
+    db_delete(t->space->db, DB_TEMPLATES, t->row.id, NULL);
+    template_drop(t);
+}
+
+void template_drop(struct template *t)
+{
     template_unname(t);
     hmap_remove(&t->space->templates, &t->by_id);
-    db_delete(t->space->db, DB_TEMPLATES, t->row.id, NULL);
+    t->row.deleted = 1;
     t->row.state = ARTIFACT_FAILED; /* for who still waits for it */
     wait_done_all(&t->ready, 0, NULL);
     template_unref(t);
@@ -361,12 +441,15 @@ static void load_template(void *user, const void *row)
 
 static void load_sandbox(void *user, const void *row)
 {
-    sandbox_attach(user, row)->found = true;
+    struct sandbox *sb = sandbox_attach(user, row);
+    sb->found = sandbox_is_here(sb);
+    if (sb->found)
+        sb->row.locked = 0; /* an operation that we did not survive */
 }
 
 static void load_snapshot(void *user, const void *row)
 {
-    snapshot_attach(user, row);
+    snapshot_learn(user, row);
 }
 
 int objects_load(struct space *s, struct err *e)

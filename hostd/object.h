@@ -28,7 +28,8 @@ enum artifact_state {
     ARTIFACT_CREATING = 2,
     ARTIFACT_READY = 3,
     ARTIFACT_FAILED = 4,
-    ARTIFACT_STORED = 5 /* a snapshot of which nothing but artifacts in the object store is there */
+    ARTIFACT_STORED = 5, /* a snapshot of which nothing but artifacts in the object store is there */
+    ARTIFACT_ELSEWHERE = 6 /* in memory only: one in the pool of another node, and not in the store */
 };
 const char *artifact_state_name(int64_t state);
 
@@ -45,6 +46,7 @@ struct template {
     struct template_row row;
     bool named; /* listed under its name */
     bool busy;  /* being sealed */
+    bool copied_here; /* another node's, of which this pool has a copy */
     struct accounting account;
     uint64_t unfit; /* until then (uv_now) it is not prepared again: that failed */
     bool copying;       /* its #copy is open and not committed, */
@@ -59,6 +61,7 @@ struct snapshot {
     struct space *space;
     struct snapshot_row row;
     bool gone;
+    bool copied;            /* another node's, of which this pool has a copy: until space-hostd ends */
     unsigned readers;       /* open images, and the browser */
     struct browser *browser; /* of its files, snapshot/browser.c; */
     uint64_t browser_ended;  /* uv_now when one last ended by itself */
@@ -68,6 +71,8 @@ struct snapshot {
     struct volume_task *task; /* it is being stored, or fetched: hostd/volume */
     int64_t until;          /* on the schedule's clock, 0: not judged yet; and the tier that keeps it (every 0: none) */
     struct keep_tier tier;
+    bool store;             /* a tier wants it in the object store; after a failure not before (uv_now) */
+    uint64_t store_again;
     bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
     struct wait_list ready; /* waiting for it to leave `creating` */
 };
@@ -94,10 +99,12 @@ struct sandbox {
     struct sandbox *capturing_from; /* our operation waits for that one's queue */
     struct wait_list ready;         /* touches that wait for an operation to end */
     struct wait_list hurry;         /* a load that waits whether a copy follows: ended by the first use */
+    struct wait_list told;          /* coroutines that wait for what another node does with it */
     struct wait_list vm_gone;       /* coroutines that wait for QEMU's end */
     struct fill *fill;              /* of its disk, from the store it was suspended to: hostd/volume/fill.h */
     struct guest *guest;            /* connected while running or paused */
     struct job *jobs;
+    struct job *jobs_away;          /* of one that went to another node: who has them open finds them again when it comes back */
     unsigned job_count;
     bool jobs_held;                 /* a capture is under way: nothing more is read from them */
     uint64_t charged;               /* memory counted in space.guest_memory */
@@ -146,6 +153,19 @@ static inline struct event_scope sandbox_scope(const struct sandbox *sb)
 {
     return (struct event_scope){sb->row.owner, sb->row.gid, sb->row.mode};
 }
+/* Is it this node's, which alone changes it? Of a template: is it in this pool? (hostd/cluster) */
+static inline bool sandbox_is_here(const struct sandbox *sb)
+{
+    return sb->row.node == sb->space->node_id;
+}
+static inline bool snapshot_is_here(const struct snapshot *sn)
+{
+    return sn->row.node == sn->space->node_id;
+}
+static inline bool template_is_here(const struct template *t)
+{
+    return t->row.node == t->space->node_id || t->copied_here;
+}
 /* Suspended to that one: it must stay. */
 bool snapshot_is_pinned(const struct snapshot *sn);
 
@@ -183,6 +203,17 @@ void template_unname(struct template *t);
 void sandbox_forget(struct sandbox *sb);
 void snapshot_forget(struct snapshot *sn);
 void template_forget(struct template *t);
+
+/* The same in memory alone, for what another node did. A foreign snapshot's `state` is what this node sees of it. */
+struct sandbox *sandbox_learn(struct space *s, const struct sandbox_row *row);
+void sandbox_replace(struct sandbox *sb, const struct sandbox_row *row);
+void sandbox_drop(struct sandbox *sb);
+struct snapshot *snapshot_learn(struct space *s, const struct snapshot_row *row);
+void snapshot_replace(struct snapshot *sn, const struct snapshot_row *row);
+void snapshot_drop(struct snapshot *sn);
+struct template *template_learn(struct space *s, const struct template_row *row);
+void template_replace(struct template *t, const struct template_row *row);
+void template_drop(struct template *t);
 
 /* Loads all of them from the database. */
 int objects_load(struct space *s, struct err *e);

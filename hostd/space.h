@@ -28,6 +28,7 @@ struct measure;
 struct volume;
 struct credentials;
 struct trust;
+struct node_entry;
 
 struct space {
     uv_loop_t *loop;
@@ -37,6 +38,12 @@ struct space {
     struct noded *noded;       /* connection to space-noded */
     struct events *events;
     struct failures *failures; /* /space/error */
+
+    int64_t node_id;           /* ours: hostd/cluster, with the following */
+    struct node_entry *nodes;
+    char host_qemu[33], host_kernel[65], host_cpu[65]; /* from space-noded, as host_memory */
+    uint32_t host_cpus;
+    bool restart;              /* the loop ends, so that the next start reads everything anew */
 
     struct hmap sandboxes;     /* struct sandbox.by_id */
     struct hmap sandbox_names; /* struct sandbox.by_name, key space_name_key */

@@ -11,9 +11,12 @@
 #   BIN LIBEXEC                        programs. An instance has copies: its daemons' user may not see the build directory
 #   CACHE                              what takes long to make and does not change, kept in the build directory
 
-# The value of a key in an existing configuration, else the second argument.
+# The value of a key in an existing configuration, else what --set says, else the second argument.
 configured() {
-	local value=
+	local value='' setting
+	for setting in "${settings[@]}"; do
+		[ "${setting%%=*}" != "$1" ] || value=${setting#*=}
+	done
 	[ ! -f "$CONF" ] || value=$(sed -n "s/^[[:blank:]]*$1[[:blank:]]*=[[:blank:]]*//p" "$CONF" | tail -n 1)
 	printf '%s' "${value:-$2}"
 }
@@ -63,9 +66,9 @@ layout_instance() {
 	RUN=$INSTANCE/run
 	MOUNT=$INSTANCE/space
 	GUEST=$INSTANCE/guest
-	STORE=$INSTANCE/store
+	STORE=$(configured store "$INSTANCE/store")
 	VOLUMES=$INSTANCE/volumes
-	KEYS=$INSTANCE/keys
+	KEYS=$(configured keys "$INSTANCE/keys")
 	CREDENTIALS=$INSTANCE/credentials
 	CREDENTIAL_KEYS=$INSTANCE/credential-keys
 	VM_PREFIX=$(configured vm_prefix "$(printf 'i%x' "$hash")")

@@ -117,6 +117,7 @@ make_credential_keys() {
 
 # Directories, and the configuration unless there is one. space-noded makes RUN, or mends its owner and mode.
 configure() {
+	local setting
 	# A mount that is there already may hang: it is not touched.
 	grep -qF " $MOUNT " /proc/self/mounts || mkdir -p "$MOUNT"
 	install -d -m 0700 -o space -g space "$STATE"
@@ -151,6 +152,10 @@ configure() {
 			echo "memory = 128M"
 		fi
 	} >"$CONF.new"
+	for setting in "${settings[@]}"; do
+		sed -i "/^${setting%%=*} = /d" "$CONF.new"
+		echo "${setting%%=*} = ${setting#*=}" >>"$CONF.new"
+	done
 	mv "$CONF.new" "$CONF"
 	note "$CONF"
 }

@@ -41,7 +41,7 @@ extern const struct command *const commands[];
 #define COMMANDS(X)                                                                                \
     X(create) X(ls) X(exec) X(shell) X(cp)                                                         \
     X(start) X(pause) X(resume) X(suspend) X(stop) X(kill)                                                    \
-    X(fork) X(snapshot_create) X(snapshot_ls) X(snapshot_rm) X(snapshots) X(diff) X(rollback) X(mv) X(rm)               \
+    X(fork) X(snapshot_create) X(snapshot_ls) X(snapshot_rm) X(snapshots) X(diff) X(rollback) X(export) X(import) X(mv) X(rm)               \
     X(template_ls) X(template_build) X(template_rm)                                                \
     X(net) X(forward) X(events) X(doctor) X(fsck) X(key_show) X(key_rotate) X(key_revoke) \
     X(credential_set) X(credential_ls) X(credential_rm) X(credential_login) X(audit_verify)

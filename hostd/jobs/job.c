@@ -101,6 +101,9 @@ void job_save(struct job *j)
     struct err e = {0};
     j->row.out_base = (int64_t)j->stream[JOB_STDOUT].spool.base;
     j->row.err_base = (int64_t)j->stream[JOB_STDERR].spool.base;
+    j->row.out_end = (int64_t)j->stream[JOB_STDOUT].spool.end;
+    j->row.err_end = (int64_t)j->stream[JOB_STDERR].spool.end;
+    j->row.node = j->sandbox->space->node_id;
     if (!j->gone && db_save(j->sandbox->space->db, DB_JOBS, &j->row, &e) < 0)
         log_error("job '%s': %s", j->row.name, e.msg);
 }
@@ -114,7 +117,7 @@ int job_create(struct sandbox *sb, const char *name, struct job **out, struct er
         return err_set(e, EEXIST, "sandbox '%s' has a job '%s' already", sb->row.name, name);
     if (sb->job_count >= s->config.max_jobs)
         return err_set(e, EDQUOT, "sandbox '%s' has %u jobs, as many as max_jobs allows: rmdir those that ended", sb->row.name, sb->job_count);
-    struct job_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .created = space_now(), .state = JOB_NEW};
+    struct job_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .created = space_now(), .state = JOB_NEW, .node = s->node_id};
     str_copy(row.name, sizeof row.name, name);
     struct job *j = job_add(sb, &row);
     int rc = open_spools(j, e);
@@ -490,6 +493,8 @@ static void load_job(void *user, const void *data)
         job_row_freeze(s, row); /* a head's */
         return;
     }
+    if (!sandbox_is_here(sb))
+        return;
     struct job *j = job_add(sb, row);
     if (open_spools(j, &e) < 0)
         log_error("job '%s': %s", row->name, e.msg);
@@ -574,6 +579,85 @@ void jobs_attach(struct sandbox *sb)
     for (struct job *j = sb->jobs; j; j = j->next)
         if (j->row.state == JOB_RUNNING || j->row.state == JOB_STARTING)
             job_attach(j);
+}
+
+void jobs_save(struct sandbox *sb)
+{
+    for (struct job *j = sb->jobs; j; j = j->next)
+        job_save(j);
+}
+
+void jobs_leave(struct sandbox *sb)
+{
+    char path[512];
+    for (struct job *j; (j = sb->jobs);) {
+        sb->jobs = j->next;
+        sb->job_count--;
+        job_detach(j);
+        stop_timeout(j);
+        for (int o = 0; o < 2; o++) {
+            job_spool_path(j, (enum job_output)o, path);
+            unlink(path);
+        }
+        spool_close(&j->stream[JOB_STDOUT].spool);
+        spool_close(&j->stream[JOB_STDERR].spool);
+        j->gone = true;
+        wait_done_all(&j->waiters, 0, NULL);
+        job_wake_readers(j);
+        j->next = sb->jobs_away;
+        sb->jobs_away = j;
+    }
+}
+
+void jobs_forget_away(struct sandbox *sb)
+{
+    for (struct job *j; (j = sb->jobs_away);) {
+        sb->jobs_away = j->next;
+        job_unref(j);
+    }
+}
+
+/* One that was here before is the same: clients hold on to it. */
+static struct job *come_back(struct sandbox *sb, const struct job_row *row)
+{
+    struct job **at = &sb->jobs_away, *j;
+    while (*at && (*at)->row.id != row->id)
+        at = &(*at)->next;
+    j = *at;
+    if (!j)
+        return job_add(sb, row);
+    *at = j->next;
+    j->row = *row;
+    j->gone = false;
+    j->next = sb->jobs;
+    sb->jobs = j;
+    sb->job_count++;
+    return j;
+}
+
+static void arrive(void *user, const void *data)
+{
+    struct sandbox *sb = user;
+    const struct job_row *row = data;
+    const int64_t ends[2] = {row->out_end, row->err_end};
+    struct job *j = job_by_id(sb, (uint64_t)row->id) ? NULL : come_back(sb, row);
+    for (int o = 0; j && o < 2; o++) {
+        char path[512];
+        struct err e = {0};
+        job_spool_path(j, (enum job_output)o, path);
+        j->stream[o].ended = job_ended(j);
+        if (spool_cut(&j->stream[o].spool, path, (uint64_t)ends[o], &e) < 0)
+            log_error("job '%s': %s", row->name, e.msg);
+    }
+    if (j)
+        job_close_spools(j);
+}
+
+int jobs_arrive(struct sandbox *sb, struct err *e)
+{
+    int rc = db_load_by(sb->space->db, DB_JOBS, "sandbox", sb->row.id, arrive, sb, e);
+    jobs_forget_away(sb); /* what ended there */
+    return rc;
 }
 
 void jobs_forget(struct sandbox *sb)

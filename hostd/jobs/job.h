@@ -90,6 +90,17 @@ void jobs_keep(struct sandbox *sb, uint64_t head);
 void job_rows_remove(struct space *s, uint64_t head);
 /* The sandbox goes: removes all of its jobs. */
 void jobs_forget(struct sandbox *sb);
+/* The sandbox goes to another node: its jobs are not in memory any more, and their output here goes. */
+void jobs_leave(struct sandbox *sb);
+/* It will not come back. */
+void jobs_forget_away(struct sandbox *sb);
+/* It came from one: its jobs are read from the database. What they had printed is counted as dropped. */
+int jobs_arrive(struct sandbox *sb, struct err *e);
+/* Saves them, with how much each has printed: for who has the sandbox next. */
+void jobs_save(struct sandbox *sb);
+/* The rows of a head that another node captured, from the database into memory; and out of it. */
+int job_rows_load(struct space *s, uint64_t head, struct err *e);
+void job_rows_forget(struct space *s, uint64_t head);
 int jobs_load(struct space *s, struct err *e);
 
 #endif

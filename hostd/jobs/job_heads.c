@@ -45,6 +45,7 @@ void jobs_hold(struct sandbox *sb, uint64_t head)
         struct job_row row = j->row;
         row.id = (int64_t)space_new_id();
         row.sandbox = (int64_t)head;
+        row.node = sb->space->node_id;
         row.guest_id = (int64_t)job_guest_id(j);
         row.out_base = (int64_t)asked_for(&j->stream[JOB_STDOUT]);
         row.err_base = (int64_t)asked_for(&j->stream[JOB_STDERR]);
@@ -79,10 +80,32 @@ void job_rows_remove(struct space *s, uint64_t head)
             at = &(*at)->next;
 }
 
+void job_rows_forget(struct space *s, uint64_t head)
+{
+    for (struct frozen_job **at = &s->frozen_jobs, *f; (f = *at);)
+        if ((uint64_t)f->row.sandbox == head) {
+            *at = f->next;
+            free(f);
+        } else {
+            at = &f->next;
+        }
+}
+
+static void load_frozen(void *user, const void *row)
+{
+    job_row_freeze(user, row);
+}
+
+int job_rows_load(struct space *s, uint64_t head, struct err *e)
+{
+    job_rows_forget(s, head);
+    return db_load_by(s->db, DB_JOBS, "sandbox", (int64_t)head, load_frozen, s, e);
+}
+
 void job_rows_prune(struct space *s)
 {
     for (struct frozen_job **at = &s->frozen_jobs; *at;)
-        if (!snapshot_by_id(s, (uint64_t)(*at)->row.sandbox))
+        if ((*at)->row.node == s->node_id && !snapshot_by_id(s, (uint64_t)(*at)->row.sandbox)) /* another's may be of a moment ago */
             forget_row(s, at);
         else
             at = &(*at)->next;

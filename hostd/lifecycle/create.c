@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
@@ -48,13 +49,15 @@ int sandbox_create(struct space *s, struct caller *c, const char *name, struct s
     struct op *op = op_new(OP_LOAD);
     op->ref = (struct ref){REF_TEMPLATE, (uint64_t)t->row.id, 0};
     op->delay = true;
+    *out = NULL;
     struct sandbox_row row = {.id = (int64_t)space_new_id(), .owner = c->uid, .gid = c->gid == (uint32_t)-1 ? 0 : c->gid, .mode = 0700,
                               .created = space_now(), .changed = space_now(), .state = SANDBOX_CREATING, .desired = SANDBOX_RUNNING,
                               .memory = (int64_t)s->config.memory, .vcpus = s->config.vcpus, .disk = t->row.size, .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     ref_format(&op->ref, row.want);
     db_begin(s->db);
-    rc = sandbox_insert(s, &row, out, e);
+    cluster_sync(s);
+    rc = sandbox_by_name(s, c->uid, name) ? err_set(e, EEXIST, "you have a sandbox '%s' already", name) : sandbox_insert(s, &row, out, e);
     if (rc == 0) {
         struct event_scope scope = sandbox_scope(*out);
         event_emit(s, &scope, "state", (uint64_t)row.id, name, ",\"state\":\"creating\"");
@@ -78,12 +81,17 @@ int sandbox_rename(struct sandbox *sb, const char *name, struct err *e)
         return rc;
     if (sandbox_by_name(sb->space, (uint32_t)sb->row.owner, name))
         return err_set(e, EEXIST, "a sandbox '%s' is there already", name);
-    memcpy(old, sb->row.name, sizeof old);
-    str_copy(sb->row.name, sizeof sb->row.name, name);
-    rc = sandbox_save(sb, e);
-    if (rc < 0) {
-        memcpy(sb->row.name, old, sizeof old);
+    rc = cluster_hold(sb, e);
+    if (rc < 0)
         return rc;
+    memcpy(old, sb->row.name, sizeof old);
+    bool taken = sandbox_by_name(sb->space, (uint32_t)sb->row.owner, name);
+    str_copy(sb->row.name, sizeof sb->row.name, name);
+    rc = taken ? err_set(e, EEXIST, "a sandbox '%s' is there already", name) : sandbox_save(sb, e);
+    int rc2 = db_commit(sb->space->db, rc < 0 ? NULL : e);
+    if (rc < 0 || rc2 < 0) {
+        memcpy(sb->row.name, old, sizeof old);
+        return rc < 0 ? rc : rc2;
     }
     hmap_remove(&sb->space->sandbox_names, &sb->by_name);
     hmap_insert(&sb->space->sandbox_names, &sb->by_name, space_name_key((uint32_t)sb->row.owner, name));
@@ -95,12 +103,15 @@ int sandbox_rename(struct sandbox *sb, const char *name, struct err *e)
 
 int sandbox_destroy(struct sandbox *sb, struct err *e)
 {
-    (void)e;
     if (sandbox_state(sb) == SANDBOX_DESTROYING)
         return 0;
+    int rc = cluster_hold(sb, e);
+    if (rc < 0)
+        return rc;
     sb->copy = COPY_NONE;
     sb->row.desired = SANDBOX_DESTROYING;
     sandbox_set_state(sb, SANDBOX_DESTROYING, NULL);
+    db_commit(sb->space->db, NULL);
     sandbox_unname(sb);
     op_submit(sb, op_new(OP_DESTROY), true, NULL);
     return 0;
@@ -222,6 +233,8 @@ int snapshot_create(struct sandbox *sb, const char *name, struct snapshot **out,
         return err_set(e, EINVAL, "names that start with 'auto-' are for automatic snapshots");
     if (snapshot_by_name(s, (uint64_t)sb->row.id, name))
         return err_set(e, EEXIST, "'%s' has a snapshot '%s' already", sb->row.name, name);
+    if (!sandbox_is_here(sb))
+        return cluster_refuse(sb, e);
     if (!sb->row.object)
         return err_set(e, EAGAIN, "sandbox '%s' has no disk here: it is %s", sb->row.name, state_name(sandbox_state(sb)));
     rc = admit_disk(s, (uint32_t)sb->row.owner, e);
@@ -352,7 +365,11 @@ int template_create(struct space *s, struct caller *c, const char *name, struct 
     struct template_row row = {.id = (int64_t)space_new_id(), .owner = c->uid, .gid = c->gid == (uint32_t)-1 ? 0 : c->gid,
                                .created = space_now(), .state = ARTIFACT_CREATING, .delta = -1};
     str_copy(row.name, sizeof row.name, name);
-    rc = template_insert(s, &row, out, e);
+    db_begin(s->db);
+    cluster_sync(s);
+    rc = template_by_name(s, c->uid, name) ? err_set(e, EEXIST, "you have a template '%s' already", name) : template_insert(s, &row, out, e);
+    int rc2 = db_commit(s->db, rc < 0 ? NULL : e);
+    rc = rc < 0 ? rc : rc2;
     if (rc == 0)
         co_spawn(s->co, create_template_object, template_ref(*out));
     return rc;
@@ -449,6 +466,8 @@ int template_destroy(struct template *t, struct err *e)
 {
     if (t->busy)
         return err_set(e, EBUSY, "template '%s' is being sealed", t->row.name);
+    if (t->row.node != t->space->node_id)
+        return err_set(e, EREMOTE, "template '%s' was made on node %s: remove it there", t->row.name, cluster_name(t->space, t->row.node));
     t->row.deleted = 1;
     template_unname(t);
     template_heads_remove(t);

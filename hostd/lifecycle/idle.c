@@ -162,6 +162,8 @@ static bool worth_looking(struct sandbox *sb)
     struct idle_policy p;
     if (!sb->row.idle[0] || sb->idle.looking || sb->gone || parse(sb->row.idle, &p, NULL) < 0)
         return false;
+    if (!sandbox_is_here(sb))
+        return false;
     if (!sb->idle.used)
         idle_used(sb); /* as space-hostd finds it at its start */
     return due(sb, &p) >= 0 || (sandbox_state(sb) == SANDBOX_RUNNING && boottime() - sb->idle.asked_msec >= ASK_SEC * 1000);

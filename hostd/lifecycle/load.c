@@ -10,6 +10,7 @@
 // memory into an object that nobody sees, which is loaded like any other head and removed.
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/credential/trust.h"
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
@@ -134,6 +135,8 @@ static int find_source(struct space *s, struct sandbox *sb, const struct ref *re
     struct sandbox *src = sandbox_by_id(s, ref->id);
     if (!src || sandbox_state(src) == SANDBOX_DESTROYING)
         return err_set(e, ESTALE, "the sandbox of ref sandbox/%012" PRIx64 " is gone", ref->id);
+    if (!sandbox_is_here(src))
+        return cluster_refuse(src, e);
     if (ref->generation != (uint64_t)src->row.generation)
         return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again",
                        ref->generation, src->row.name, src->row.generation);
@@ -203,6 +206,9 @@ static int wait_for(struct space *s, const struct ref *ref, struct err *e)
             rc = wait_ready(s, &sn->ready, &sn->row.state);
         if (rc == 0 && !sn->gone && sn->row.state == ARTIFACT_STORED && (rc = volume_fetched(sn, e)) < 0)
             err_wrap(e, "snapshot '%s' is in the object store", sn->row.name);
+        if (rc == 0 && !sn->gone && sn->row.state == ARTIFACT_ELSEWHERE)
+            rc = err_set(e, EREMOTE, "snapshot '%s' is in the pool of node %s only: write `upload` to its state there", sn->row.name,
+                         cluster_name(s, sn->row.node));
         if (rc == 0 && (sn->gone || sn->row.state != ARTIFACT_READY))
             rc = err_set(e, ESTALE, "snapshot '%s' is gone or failed%s%s", sn->row.name, sn->row.error[0] ? ": " : "", sn->row.error);
         snapshot_unref(sn);
@@ -214,6 +220,8 @@ static int wait_for(struct space *s, const struct ref *ref, struct err *e)
     rc = wait_ready(s, &t->ready, &t->row.state);
     if (rc == 0 && (t->row.deleted || t->row.state != ARTIFACT_READY))
         rc = err_set(e, ESTALE, "template '%s' is gone or not ready%s%s", t->row.name, t->row.error[0] ? ": " : "", t->row.error);
+    if (rc == 0)
+        rc = volume_template(t, e);
     template_unref(t);
     return rc;
 }
@@ -275,6 +283,7 @@ void snapshot_set_head(struct snapshot *sn, const struct capture *c)
     sn->row.base_kind = c->head.base_kind;
     sn->row.base = (int64_t)c->head.base;
     sn->row.changed_bytes = (int64_t)c->head.changed;
+    sn->row.accel = c->head.memory ? sn->space->accel : 0;
 }
 
 /* The state before a roll back is kept: it can be undone. */
@@ -574,7 +583,7 @@ void destroy_run(struct sandbox *sb)
     for (struct hmap_node *n = NULL, *next; (next = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(next, struct snapshot, by_id);
         n = next;
-        if (sn->row.sandbox == sb->row.id && sn->row.automatic) {
+        if (sn->row.sandbox == sb->row.id && sn->row.automatic && snapshot_is_here(sn)) { /* other nodes do the same */
             snapshot_destroy(sn);
             n = NULL; /* the map changed */
         }

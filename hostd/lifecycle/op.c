@@ -11,6 +11,7 @@
 #include "hostd/lifecycle/idle.h"
 
 #include "base/log.h"
+#include "hostd/cluster/cluster.h"
 #include "base/str.h"
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
@@ -381,6 +382,7 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_RECOVER: return run_recover(sb, op, e);
     case OP_VM_LOST: return run_vm_lost(sb, op, e);
     case OP_DESTROY: destroy_run(sb); return 0;
+    case OP_MOVE: return cluster_move_run(sb, op->node, op->boot, e);
     }
     return err_set(e, EINVAL, "unknown operation");
 }
@@ -438,6 +440,33 @@ static bool is_urgent(enum op_kind kind)
     return kind == OP_LOAD || kind == OP_START || kind == OP_RESUME || kind == OP_CAPTURE || kind == OP_RESTART;
 }
 
+/* Nobody takes a suspended sandbox away while we are at work on it. */
+static int lock(struct sandbox *sb, bool *ret_locked, struct err *e)
+{
+    *ret_locked = false;
+    if (!sandbox_is_here(sb))
+        return cluster_refuse(sb, e);
+    if (sandbox_state(sb) != SANDBOX_SUSPENDED)
+        return 0;
+    int rc = cluster_hold(sb, e);
+    if (rc < 0)
+        return rc;
+    sb->row.locked = 1;
+    rc = sandbox_save(sb, e);
+    int rc2 = db_commit(sb->space->db, rc < 0 ? NULL : e);
+    *ret_locked = rc == 0 && rc2 == 0;
+    sb->row.locked = *ret_locked;
+    return rc < 0 ? rc : rc2;
+}
+
+static void unlock(struct sandbox *sb)
+{
+    if (!sb->row.locked || sb->gone || !sandbox_is_here(sb))
+        return;
+    sb->row.locked = 0;
+    sandbox_save(sb, NULL);
+}
+
 static void runner(void *arg)
 {
     struct sandbox *sb = arg;
@@ -447,7 +476,13 @@ static void runner(void *arg)
     uint32_t urgent = is_urgent(op->kind);
     sb->space->operations++;
     sb->space->urgent += urgent;
-    int rc = sb->aborted ? -ECANCELED : run_op(sb, op, &e);
+    bool locked;
+    int rc = sb->aborted ? -ECANCELED : lock(sb, &locked, &e), refused = rc;
+    if (rc == 0) {
+        rc = run_op(sb, op, &e);
+        if (locked)
+            unlock(sb);
+    }
     sb->aborted = false;
     sb->space->operations--;
     sb->space->urgent -= urgent;
@@ -457,7 +492,7 @@ static void runner(void *arg)
         rc = -ECANCELED; /* whatever it met on its way out */
     if (rc < 0 && !e.code)
         err_set(&e, -rc, "%s", strerror(-rc));
-    if (rc < 0)
+    if (rc < 0 && refused == 0 && sandbox_is_here(sb))
         settle_failure(sb, op, rc, &e);
     sb->ops = op->next;
     sb->runner = NULL;
@@ -477,7 +512,7 @@ static void start_next(struct sandbox *sb)
         sandbox_ref(sb);
         sb->runner = NOT_YET;
         co_spawn(sb->space->co, runner, sb);
-    } else {
+    } else if (sandbox_is_here(sb)) {
         serve_ready(sb);
     }
 }
@@ -550,6 +585,10 @@ void sandbox_verb(struct sandbox *sb, enum verb v, struct waiter *w)
 void sandbox_touch(struct sandbox *sb, bool wake, struct waiter *w)
 {
     struct err e = {0};
+    if (!sandbox_is_here(sb)) {
+        w->done(w, cluster_refuse(sb, &e), &e);
+        return;
+    }
     if ((sb->row.state == SANDBOX_PAUSED || sb->row.state == SANDBOX_SUSPENDED) && !wake) {
         w->done(w, err_set(&e, EAGAIN, "sandbox '%s' is %s and this access does not wake it", sb->row.name, state_name(sandbox_state(sb))), &e);
         return;

@@ -122,6 +122,8 @@ static void resume_load(struct sandbox *sb)
 static void take_up(struct sandbox *sb, const struct domain *d)
 {
     sb->found = false;
+    if (!sandbox_is_here(sb))
+        return;
     if (sb->runner || sb->ops)
         return; /* an operation is at it */
     if (d)
@@ -164,7 +166,7 @@ static bool object_known(const struct space *s, const char *kind, uint64_t id)
     if (!strcmp(kind, "template"))
         return template_by_id(s, id) || prepared_has_object(s, id) || volume_has_object(s, id);
     if (!strcmp(kind, "snapshot"))
-        return snapshot_by_id(s, id) != NULL;
+        return snapshot_by_id(s, id) && (snapshot_is_here(snapshot_by_id(s, id)) || snapshot_by_id(s, id)->copied || snapshot_by_id(s, id)->task);
     if (is_ours(s, id))
         return true;
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));)
@@ -212,12 +214,12 @@ void lifecycle_open(struct space *s)
 {
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
-        if (sn->row.state == ARTIFACT_CREATING)
+        if (sn->row.state == ARTIFACT_CREATING && snapshot_is_here(sn))
             snapshot_set_state(sn, ARTIFACT_FAILED, "space-hostd ended while it was taken");
     }
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->templates, n));) {
         struct template *t = hmap_entry(n, struct template, by_id);
-        if (t->row.state == ARTIFACT_CREATING)
+        if (t->row.state == ARTIFACT_CREATING && t->row.node == s->node_id)
             template_set_state(t, ARTIFACT_FAILED, "space-hostd ended while it was made");
     }
 }

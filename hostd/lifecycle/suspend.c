@@ -120,6 +120,7 @@ static void undo(struct sandbox *sb, bool ran, int rc, const struct err *why)
 static int free_machine(struct sandbox *sb, struct err *e)
 {
     int64_t object = sb->row.object;
+    jobs_save(sb);
     jobs_keep(sb, (uint64_t)sb->row.suspended);
     int rc = object ? vm_kill(sb, e) : 0;
     if (rc < 0 || !object)
@@ -263,6 +264,8 @@ int restore_run(struct sandbox *sb, struct err *e)
                    (uv_hrtime() - began) / 1000000);
     } else if (!aborted && sb->row.suspended) { /* else the new machine has it already, and ends */
         err_wrap(e, "restore '%s'", sb->row.name);
+        sb->row.desired = SANDBOX_SUSPENDED;
+        sandbox_set_error(sb, "%s", e->msg);
         sandbox_set_state(sb, SANDBOX_SUSPENDED, e->msg);
         wait_done_all(&sb->ready, rc, e); /* who woke it hears of it, and does not try again at once */
     }
@@ -361,8 +364,10 @@ int suspend_recover(struct sandbox *sb, struct op *op, struct err *e)
         sandbox_set_state(sb, SANDBOX_SUSPENDED, "interrupted");
         free_machine(sb, e);
         return restore_run(sb, e);
-    default:
+    default: {
         sb->row.next_object = 0;
-        return free_machine(sb, e);
+        int rc = free_machine(sb, e);
+        return rc == 0 && sb->row.desired == SANDBOX_RUNNING ? restore_run(sb, e) : rc; /* it came from another node, to go on */
+    }
     }
 }

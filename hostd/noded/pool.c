@@ -201,8 +201,8 @@ int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_obj
         return src;
     /* A sandbox's memory is of another instant than its disk; without a state nothing loads it, and
      * what is sealed at once, in one transaction, may hold it: nobody but root enters that folder.
-     */
-    bool state = pool_has_file(src, NODED_STATE), strip = from.kind == NODED_SANDBOX || !state;
+     * A base that was fetched has none either, but its memory is what others were stored against. */
+    bool state = pool_has_file(src, NODED_STATE), strip = from.kind == NODED_SANDBOX || (from.kind == NODED_SNAPSHOT && !state);
     bool at_once = read_only && (from.kind != NODED_SANDBOX || !state);
     if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name,
                                        at_once ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0, NULL,

@@ -68,7 +68,7 @@ static struct shelf *shelf_of(struct pool *p, const struct head *base, bool make
     return sh;
 }
 
-static bool snapshot_is_here(const struct space *s, uint64_t id)
+static bool in_pool(const struct space *s, uint64_t id)
 {
     const struct snapshot *sn = snapshot_by_id(s, id);
     return sn && sn->row.state == ARTIFACT_READY;
@@ -77,7 +77,7 @@ static bool snapshot_is_here(const struct space *s, uint64_t id)
 struct head head_base(const struct space *s, const struct head *h)
 {
     struct head base = *h;
-    bool there = h->base_kind == NODED_TEMPLATE ? prepared_has_object(s, h->base) : h->base_kind == NODED_SNAPSHOT && snapshot_is_here(s, h->base);
+    bool there = h->base_kind == NODED_TEMPLATE ? prepared_has_object(s, h->base) : h->base_kind == NODED_SNAPSHOT && in_pool(s, h->base);
     if (h->base && there && h->changed <= FAR_BYTES) {
         base.kind = h->base_kind;
         base.id = h->base;

@@ -69,7 +69,7 @@ bool template_head(struct template *t, uint64_t memory, uint32_t vcpus, struct h
             *out = head_of(&p->row);
             return true;
         }
-    if (uv_now(t->space->loop) >= t->unfit)
+    if (uv_now(t->space->loop) >= t->unfit && template_is_here(t))
         wish_for(t, memory, vcpus);
     return false;
 }
@@ -144,7 +144,7 @@ static int boot_and_settle(struct space *s, const struct wish *w, uint64_t objec
 static int capture(struct space *s, const struct wish *w, uint64_t object, struct err *e)
 {
     struct head_row row = {.id = (int64_t)space_new_id(), .template = w->template->row.id, .memory = (int64_t)w->memory, .vcpus = w->vcpus,
-                           .disk = w->template->row.size, .created = space_now(), .accel = s->accel};
+                           .disk = w->template->row.size, .created = space_now(), .accel = s->accel, .node = s->node_id};
     struct noded_request take = {.op = NODED_VM_CAPTURE, .kind = NODED_TEMPLATE, .id = (uint64_t)row.id, .kind2 = NODED_SANDBOX, .id2 = object};
     struct noded_request seal = {.op = NODED_OBJECT_SEAL, .kind = NODED_TEMPLATE, .id = (uint64_t)row.id};
     int rc = noded_call(s, &take, NULL, NULL, e);
@@ -231,7 +231,9 @@ void template_heads_text(const struct template *t, void (*add)(void *user, uint6
 
 static void load_row(void *user, const void *row)
 {
-    attach(user, row);
+    const struct space *s = user;
+    if (((const struct head_row *)row)->node == s->node_id) /* else it is in another's pool */
+        attach(user, row);
 }
 
 int heads_load(struct space *s, struct err *e)

@@ -149,14 +149,15 @@ static void measure(struct space *s, const struct ref *what)
     struct template *t = what->kind == REF_TEMPLATE ? template_by_id(s, what->id) : NULL;
     if (sb) {
         sb->account.queued = false; /* who asks from now on asks for another one */
-        measure_sandbox(sb);
+        if (sandbox_is_here(sb))
+            measure_sandbox(sb);
     } else if (sn) {
         sn->account.queued = false;
-        if (sn->row.state == ARTIFACT_READY)
+        if (sn->row.state == ARTIFACT_READY && snapshot_is_here(sn))
             measure_snapshot(sn);
     } else if (t) {
         t->account.queued = false;
-        if (t->row.state == ARTIFACT_READY)
+        if (t->row.state == ARTIFACT_READY && t->row.node == s->node_id)
             measure_template(t);
     }
 }
@@ -235,7 +236,7 @@ void account_gone(struct space *s, uint32_t kind, uint64_t id, int64_t to_kind, 
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
         struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
         struct account a = of_sandbox(sb);
-        if (adopt(&a, kind, id, to_kind, to)) {
+        if (sandbox_is_here(sb) && adopt(&a, kind, id, to_kind, to)) {
             sandbox_save(sb, NULL);
             queue_sandbox(sb);
         }
@@ -243,6 +244,8 @@ void account_gone(struct space *s, uint32_t kind, uint64_t id, int64_t to_kind, 
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
         struct account a = of_snapshot(sn);
+        if (!snapshot_is_here(sn)) /* it reads on: to who has no such parent it is one that is gone */
+            continue;
         bool memory = sn->row.memory && sn->row.base == (int64_t)id && sn->row.base_kind == (int64_t)kind;
         bool parent = adopt(&a, kind, id, to_kind, to);
         if (parent)
@@ -253,7 +256,7 @@ void account_gone(struct space *s, uint32_t kind, uint64_t id, int64_t to_kind, 
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->templates, n));) {
         struct template *t = hmap_entry(n, struct template, by_id);
         struct account a = of_template(t);
-        if (adopt(&a, kind, id, to_kind, to)) {
+        if (t->row.node == s->node_id && adopt(&a, kind, id, to_kind, to)) {
             db_save(s->db, DB_TEMPLATES, &t->row, NULL);
             queue(s, REF_TEMPLATE, t->row.id, &t->account);
         }

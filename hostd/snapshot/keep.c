@@ -10,12 +10,13 @@
 
 static int parse_tier(char *text, struct keep_tier *t)
 {
-    char kind[8], every[16], how_long[16], rest;
+    char kind[8], every[16], how_long[16];
     uint64_t e, f;
-    if (sscanf(text, "%7s every %15s for %15s %c", kind, every, how_long, &rest) != 3 || (strcmp(kind, "disk") != 0 && strcmp(kind, "full") != 0) ||
+    int end = 0;
+    if (sscanf(text, "%7s every %15s for %15s %n", kind, every, how_long, &end) != 3 || (text[end] && strcmp(text + end, "to object store") != 0) || (strcmp(kind, "disk") != 0 && strcmp(kind, "full") != 0) ||
         str_parse_duration(every, &e) < 0 || str_parse_duration(how_long, &f) < 0 || e < KEEP_EVERY_MIN || e > UINT32_MAX || f < e || f > UINT32_MAX)
         return -EINVAL;
-    *t = (struct keep_tier){kind[0] == 'f', (uint32_t)e, (uint32_t)f};
+    *t = (struct keep_tier){.full = kind[0] == 'f', .store = text[end] != 0, .every = (uint32_t)e, .keep_for = (uint32_t)f};
     return 0;
 }
 
@@ -37,7 +38,7 @@ int keep_parse(const char *text, struct keep_policy *out, struct err *e)
             return err_set(e, EINVAL, "keep has more than %d tiers", KEEP_TIERS_MAX);
         if (parse_tier(trimmed, &out->tier[out->count++]) < 0)
             return err_set(e, EINVAL,
-                           "keep takes `none`, `default`, or lines such as `disk every 5m for 1h` and `full every 1h for 1d` (the second time not shorter), not '%.60s'",
+                           "keep takes `none`, `default`, or lines such as `disk every 5m for 1h` and `full every 1h for 1d` (the second time not shorter), perhaps with ` to object store` behind, not '%.60s'",
                            trimmed);
     }
     return out->count ? 0 : err_set(e, EINVAL, "keep is empty: `none` for no snapshots, `default` for the node's policy");
@@ -68,7 +69,7 @@ enum keep_due keep_due(const struct keep_policy *p, uint64_t phase, int64_t now,
 }
 
 /* The first one of each period is what the tier wants. */
-static void mark(const struct keep_policy *p, unsigned tier, uint64_t phase, struct keep_item *items, size_t n)
+static void mark(const struct keep_policy *p, unsigned tier, uint64_t phase, int64_t now, struct keep_item *items, size_t n)
 {
     const struct keep_tier *t = &p->tier[tier];
     int64_t before = INT64_MIN;
@@ -77,6 +78,7 @@ static void mark(const struct keep_policy *p, unsigned tier, uint64_t phase, str
         if ((t->full && !items[i].full) || in == before)
             continue;
         before = in;
+        items[i].store = items[i].store || (t->store && now <= until);
         if (until > items[i].until) {
             items[i].until = until;
             items[i].tier = tier;
@@ -88,9 +90,9 @@ size_t keep_thin(const struct keep_policy *p, uint64_t phase, int64_t now, struc
 {
     size_t go = 0;
     for (size_t i = 0; i < n; i++)
-        items[i].until = items[i].tier = 0;
+        items[i].until = items[i].tier = items[i].store = 0;
     for (unsigned i = 0; i < p->count; i++)
-        mark(p, i, phase, items, n);
+        mark(p, i, phase, now, items, n);
     for (size_t i = 0; i < n; i++) {
         items[i].stays = items[i].until && now <= items[i].until;
         go += !items[i].stays;
@@ -115,6 +117,6 @@ char *keep_format(const struct keep_tier *t, char out[KEEP_LINE_MAX])
     char every[16], keep_for[16];
     format_duration(t->every, every);
     format_duration(t->keep_for, keep_for);
-    snprintf(out, KEEP_LINE_MAX, "%s every %s for %s", t->full ? "full" : "disk", every, keep_for);
+    snprintf(out, KEEP_LINE_MAX, "%s every %s for %s%s", t->full ? "full" : "disk", every, keep_for, t->store ? " to object store" : "");
     return out;
 }

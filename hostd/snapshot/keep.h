@@ -6,7 +6,7 @@
 //     disk every 5m for 1h
 //     full every 1h for 1d
 //
-// or `none`. Each line is a tier: time is cut into periods of `every` seconds, one snapshot of each period is wanted, for `for` seconds. A `full` one (a
+// or `none`, each line perhaps with ` to object store` behind it: what that tier wants is stored there, too. Each line is a tier: time is cut into periods of `every` seconds, one snapshot of each period is wanted, for `for` seconds. A `full` one (a
 // checkpoint) holds the disk, too, and so counts for disk tiers. `phase` shifts the periods of a sandbox, so that a thousand of them do not tick together.
 #ifndef SPACE_HOSTD_KEEP_H
 #define SPACE_HOSTD_KEEP_H
@@ -22,6 +22,7 @@
 
 struct keep_tier {
     bool full;
+    bool store; /* what it wants is to be in the object store */
     uint32_t every, keep_for; /* seconds */
 };
 
@@ -43,6 +44,7 @@ struct keep_item {
     int64_t taken; /* seconds */
     bool full;
     bool stays;    /* out */
+    bool store;    /* out: a tier that stores wants it, still */
     int64_t until; /* out: when no tier wants it any more (seconds), 0: none ever did; */
     unsigned tier; /* and which one keeps it that long */
 };

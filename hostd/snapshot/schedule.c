@@ -15,6 +15,7 @@
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
 #include "hostd/snapshot/keep.h"
+#include "hostd/volume/volume.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +32,7 @@
 #define SWEEP_TICKS  10u
 #define UNDO_SEC     3600   /* the state before a roll back stays at least so long */
 #define LOW_PERCENT  15u    /* of the pool free: below it nothing is taken, and tiers keep a quarter as long */
+#define STORE_AGAIN_MSEC 60000u
 #define BUSY_USEC    100000 /* of the jobs' processor time since the last checkpoint: something ran */
 
 /* ---- the clock ---- */
@@ -69,18 +71,40 @@ static void recall(struct space *s)
     }
 }
 
+/* Another node's clock was ahead of ours: from now on ours is there, too. */
+void schedule_saw(struct space *s, int64_t taken)
+{
+    if (taken > schedule_now(s))
+        s->schedule_base += taken - schedule_now(s);
+}
+
+void schedule_recall(struct sandbox *sb)
+{
+    sb->keep.last = sb->keep.last_full = 0;
+    for (struct hmap_node *at = NULL; (at = hmap_iterate(&sb->space->snapshots, at));) {
+        const struct snapshot *sn = hmap_entry(at, struct snapshot, by_id);
+        if (sn->row.sandbox != sb->row.id || !sn->row.automatic)
+            continue;
+        if (sn->row.taken > sb->keep.last)
+            sb->keep.last = sn->row.taken;
+        if (sn->row.memory && sn->row.taken > sb->keep.last_full)
+            sb->keep.last_full = sn->row.taken;
+    }
+}
+
 static int open_clock(struct space *s, struct err *e)
 {
-    char id[40], stored[80], text[80], was[40];
+    char id[40], stored[80], text[80], was[40], key[64];
     int64_t base;
     boot_id(id);
     s->schedule_base = space_now() / 1000000000 - boottime();
-    int rc = db_meta(s->db, "schedule_clock", "", stored, sizeof stored, e);
+    snprintf(key, sizeof key, "schedule_clock %012" PRIx64, (uint64_t)s->node_id);
+    int rc = db_meta(s->db, key, "", stored, sizeof stored, e);
     if (rc == 0 && sscanf(stored, "%39s %" SCNd64, was, &base) == 2 && !strcmp(was, id))
         s->schedule_base = base;
     recall(s);
     snprintf(text, sizeof text, "%s %" PRId64, id, s->schedule_base);
-    return rc < 0 ? rc : db_meta_set(s->db, "schedule_clock", text, e);
+    return rc < 0 ? rc : db_meta_set(s->db, key, text, e);
 }
 
 /* ---- policies ---- */
@@ -203,7 +227,7 @@ static bool low_on_space(struct space *s)
 
 static enum keep_due due_of(struct sandbox *sb, int64_t now)
 {
-    if (sandbox_state(sb) != SANDBOX_RUNNING || !sb->row.object || !sb->named || sb->fill || sb->keep.busy || sb->copy == COPY_HELD)
+    if (!sandbox_is_here(sb) || sandbox_state(sb) != SANDBOX_RUNNING || !sb->row.object || !sb->named || sb->fill || sb->keep.busy || sb->copy == COPY_HELD)
         return KEEP_NOTHING;
     if (!sb->keep.last) { /* a new one has its first at the end of its first period */
         sb->keep.last = sb->keep.last_full = now;
@@ -276,14 +300,15 @@ static void judge(struct sandbox *sb, struct snapshot **list, size_t n, int64_t 
         int64_t undo = strstr(list[i]->row.name, "-before-") ? list[i]->row.taken + UNDO_SEC : 1;
         list[i]->until = items[i].until > undo ? items[i].until : undo;
         list[i]->tier = items[i].until ? p.tier[items[i].tier] : (struct keep_tier){0};
+        list[i]->store = items[i].store;
     }
     free(items);
 }
 
-/* Nobody reads it, it is not being loaded or stored, and nobody is suspended to it. */
+/* It is ours, nobody reads it, it is not being loaded or stored, and nobody is suspended to it. */
 static bool free_to_go(const struct snapshot *sn)
 {
-    return !sn->readers && !sn->loads && !snapshot_is_pinned(sn);
+    return snapshot_is_here(sn) && !sn->readers && !sn->loads && !snapshot_is_pinned(sn);
 }
 
 /* What the next upload of its sandbox is counted from, so that it costs what changed since: the newest that is both here and in the store. */
@@ -294,12 +319,29 @@ static const struct snapshot *counted_from(struct snapshot **list, size_t n)
     return n ? list[n - 1] : NULL;
 }
 
+/* What a tier wants in the object store, and is not there: one at a time, the newest first. What fails is tried again a minute later. */
+static void store(struct space *s, struct snapshot **list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i]->task)
+            return;
+    for (size_t i = n; i-- > 0;) {
+        struct snapshot *sn = list[i];
+        if (!sn->store || sn->row.durable || sn->row.state != ARTIFACT_READY || !snapshot_is_here(sn) || uv_now(s->loop) < sn->store_again)
+            continue;
+        sn->store_again = uv_now(s->loop) + STORE_AGAIN_MSEC;
+        volume_upload(sn, NULL);
+        return;
+    }
+}
+
 static void thin(struct space *s, struct snapshot **list, size_t n, int64_t now, bool low)
 {
     struct sandbox *sb = sandbox_by_id(s, (uint64_t)list[0]->row.sandbox);
     if (!sb || !sb->named)
         return; /* they go with it */
     judge(sb, list, n, now, low);
+    store(s, list, n);
     const struct snapshot *parent = low ? NULL : counted_from(list, n);
     for (size_t i = 0; i < n; i++)
         if (list[i]->until < now && list[i] != parent && free_to_go(list[i]))

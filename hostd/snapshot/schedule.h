@@ -9,6 +9,9 @@
 int schedule_open(struct space *s, struct err *e);
 /* Seconds on the schedule's clock: starts as the real time and never steps. */
 int64_t schedule_now(const struct space *s);
+/* A snapshot of another node is of that time on its clock: ours does not stay behind. And what is known of a sandbox that came from one. */
+void schedule_saw(struct space *s, int64_t taken);
+void schedule_recall(struct sandbox *sb);
 /* Checks the text of `keep` and makes it the sandbox's: `default`, `none`, or tiers (keep.h). -EINVAL. */
 int schedule_set(struct sandbox *sb, const char *text, struct err *e);
 /* The policy's text as in force. */

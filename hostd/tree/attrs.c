@@ -2,6 +2,7 @@
 // The attributes of every directory, as tables: name, mode, reader, writer, help. docs/tree.md and help/ say the same.
 #include "base/cleanup.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/idle.h"
 #include "hostd/lifecycle/net.h"
@@ -11,6 +12,7 @@
 #include "hostd/tree/tree.h"
 #include "hostd/volume/fill.h"
 #include "hostd/volume/volume.h"
+#include "ipc/noded.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -53,7 +55,7 @@ static void add_line(struct text *t, const char *s)
         text_add(t, "%s\n", s);
 }
 
-static bool may_write(struct p9_request *r, struct tree_fid *f)
+static bool may_write_anywhere(struct p9_request *r, struct tree_fid *f)
 {
     const struct node *n = &f->node;
     bool ok = n->snapshot   ? caller_may_write(f->caller, n->snapshot->row.owner, n->snapshot->row.gid, n->snapshot->row.mode)
@@ -62,6 +64,25 @@ static bool may_write(struct p9_request *r, struct tree_fid *f)
     if (!ok)
         fail_errno(r, f, EACCES, "you may read this but not change it");
     return ok;
+}
+
+/* May the caller, and may this node? */
+static bool may_write(struct p9_request *r, struct tree_fid *f)
+{
+    const struct node *n = &f->node;
+    const struct space *s = space_of(r);
+    struct err e = {0};
+    if (!may_write_anywhere(r, f))
+        return false;
+    if (n->snapshot && !snapshot_is_here(n->snapshot))
+        err_set(&e, EREMOTE, "snapshot '%s' belongs to node %s: write this there", n->snapshot->row.name, cluster_name(s, n->snapshot->row.node));
+    else if (n->template && n->template->row.node != s->node_id)
+        err_set(&e, EREMOTE, "template '%s' was made on node %s: write this there", n->template->row.name, cluster_name(s, n->template->row.node));
+    else if (!n->snapshot && n->sandbox && !sandbox_is_here(n->sandbox))
+        cluster_refuse(n->sandbox, &e);
+    if (e.code)
+        fail(r, f, -e.code, &e);
+    return !e.code;
 }
 
 /* ---- the root ---- */
@@ -77,11 +98,14 @@ static void read_readme(struct tree_fid *f, struct text *t)
                 "  rmdir sandboxes/a sandboxes/b                    # more: help/, error, `spacectl --help`\n");
 }
 
+static const char *accel_name(int64_t accel)
+{
+    return accel == NODED_KVM ? "kvm" : accel == NODED_TCG ? "tcg" : "unknown";
+}
+
 static void read_version(struct tree_fid *f, struct text *t)
 {
-    char accel[8] = "unknown";
-    if (f->session->space->accel)
-        db_meta(f->session->space->db, "acceleration", "", accel, sizeof accel, NULL);
+    const char *accel = accel_name(f->session->space->accel);
     text_add(t, "spacefs %s\nprotocol 9P2000.L\nguest-protocol 1\nnode %s\nacceleration %s\n", SPACE_VERSION, f->session->space->config.node, accel);
 }
 
@@ -260,9 +284,18 @@ static void read_created(struct tree_fid *f, struct text *t)
 {
     add_time(t, row_of(f)->created);
 }
+/* Of one whose node is away nothing is known, unless it is none that changes by itself. */
 static void read_state(struct tree_fid *f, struct text *t)
 {
-    text_add(t, "%s\n", state_name((enum sandbox_state)row_of(f)->state));
+    const struct sandbox *sb = f->node.sandbox;
+    const struct node_entry *n = sandbox_is_here(sb) ? NULL : cluster_node(sb->space, sb->row.node);
+    bool rests = sandbox_state(sb) == SANDBOX_SUSPENDED || sandbox_state(sb) == SANDBOX_STOPPED || sandbox_state(sb) == SANDBOX_FAILED;
+    bool silent = n && !rests && cluster_state(sb->space, n) != NODE_IS_UP;
+    text_add(t, "%s\n", silent ? "unreachable" : state_name(sandbox_state(sb)));
+}
+static void read_node(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", cluster_name(f->session->space, row_of(f)->node));
 }
 static void read_memory(struct tree_fid *f, struct text *t)
 {
@@ -346,6 +379,22 @@ static void write_state(struct p9_request *r, struct tree_fid *f, char *value, s
         fail(r, f, err_set(&e, EINVAL, "'%.32s' is no verb: start, pause, resume, suspend, stop or kill", value), &e);
     else
         sandbox_verb(f->node.sandbox, v, pending_write(r, f));
+}
+
+/* NODE, or NODE boot. */
+static void write_node(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    char *boot = strchr(value, ' ');
+    (void)len;
+    if (!may_write_anywhere(r, f))
+        return;
+    if (boot && strcmp(boot, " boot") != 0) {
+        fail_errno(r, f, EINVAL, "node takes a node's name, or `NAME boot`: without the memory, from the disk");
+        return;
+    }
+    if (boot)
+        *boot = 0;
+    cluster_move(f->node.sandbox, value, boot != NULL, pending_write(r, f));
 }
 
 static void write_head(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
@@ -590,6 +639,7 @@ const struct attr sandbox_attrs[] = {
     {"owner", 0444, 0, read_owner, NULL, "Whose it is."},
     {"created", 0444, 0, read_created, NULL, "When (UTC)."},
     {"state", 0644, 0, read_state, write_state, "Reads the state's name; takes a verb: start pause resume suspend stop kill. The write returns when it is done."},
+    {"node", 0644, 0, read_node, write_node, "The node that has it; write another's name to move it there, memory and processes included, or `NAME boot`: its disk alone."},
     {"memory", 0644, 0, read_memory, write_memory, "Such as 256M; settable until root/ or proc/ is first touched, and when stopped."},
     {"vcpus", 0644, 0, read_vcpus, write_vcpus, "Processors; settable like memory."},
     {"disk", 0644, 0, read_disk, write_disk, "Size of the disk, such as 10G; grows while running, never shrinks."},
@@ -904,13 +954,65 @@ const struct attr job_attrs[] = {
     {0},
 };
 
+/* ---- nodes ---- */
+
+static void read_node_id(struct tree_fid *f, struct text *t)
+{
+    add_id(t, f->node.entry->row.id);
+}
+static void read_node_state(struct tree_fid *f, struct text *t)
+{
+    text_add(t, "%s\n", cluster_state_name(cluster_state(f->session->space, f->node.entry)));
+}
+static void read_node_seen(struct tree_fid *f, struct text *t)
+{
+    add_time(t, f->node.entry->row.seen);
+}
+
+/* Sandboxes are counted as the caller sees them. */
+static void read_node_stats(struct tree_fid *f, struct text *t)
+{
+    const struct node_row *row = &f->node.entry->row;
+    struct space *s = f->session->space;
+    unsigned count = 0;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
+        const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
+        count += sb->row.node == row->id && sb->named && caller_may_read(f->caller, sb->row.owner, sb->row.gid, sb->row.mode);
+    }
+    text_add(t, "acceleration %s\nqemu %s\nkernel %s\ncpu %s\ncpus %" PRId64 "\nmemory_bytes %" PRId64 "\nguest_memory_bytes %" PRId64 "\npool_bytes %" PRId64
+                "\npool_free_bytes %" PRId64 "\nsandboxes %u\nversion %s\n",
+             accel_name(row->accel), row->qemu, row->kernel, row->cpu, row->cpus, row->memory, row->guest_memory, row->pool_size, row->pool_free, count, row->version);
+}
+
+static void write_node_state(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct err e = {0};
+    (void)len;
+    int rc = f->caller->uid ? err_set(&e, EACCES, "nodes are root's")
+             : strcmp(value, "dead") ? err_set(&e, EINVAL, "a node's state takes `dead`: its machine does not run any more, and what was on it may be taken")
+                                     : cluster_declare_dead(space_of(r), f->node.entry, &e);
+    if (rc < 0)
+        fail(r, f, rc, &e);
+    else
+        reply_write(r);
+}
+
+const struct attr node_attrs[] = {
+    {"id", 0444, 0, read_node_id, NULL, "12 hex digits; made with its database or state directory."},
+    {"state", 0644, 0, read_node_state, write_node_state, "up, away (not heard of for 10 s) or dead; root writes `dead` when its machine is off for sure: what was on it can be moved then."},
+    {"seen", 0444, 0, read_node_seen, NULL, "When it last said that it is up (UTC, by its own clock)."},
+    {"stats", 0444, 0, read_node_stats, NULL, "key value lines: what it is and has; sandboxes: those on it that you see."},
+    {0},
+};
+
 /* ---- help ---- */
 
 static const struct {
     const char *prefix;
     enum node_kind kind;
 } helped[] = {{"", NODE_ROOT}, {"templates.NAME.", NODE_TEMPLATE}, {"sandboxes.NAME.", NODE_SANDBOX}, {"snapshots.NAME.SNAP.", NODE_SNAPSHOT},
-              {"proc.NAME.JOB.", NODE_JOB}, {"credentials.", NODE_CREDENTIALS}, {"credentials.SCOPE.", NODE_SCOPE}, {"credentials.SCOPE.NAME.", NODE_CREDENTIAL}};
+              {"proc.NAME.JOB.", NODE_JOB}, {"credentials.", NODE_CREDENTIALS}, {"credentials.SCOPE.", NODE_SCOPE}, {"credentials.SCOPE.NAME.", NODE_CREDENTIAL},
+              {"nodes.NODE.", NODE_NODE}};
 
 const char *help_text(unsigned index, const char **name, char *buf, size_t size)
 {

@@ -2,6 +2,7 @@
 // Directories: listing, and making, removing and renaming what they hold.
 #include "base/cleanup.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/tree/tree.h"
 
 #include <dirent.h>
@@ -109,9 +110,14 @@ static void mkdir_template(struct p9_request *r, struct tree_fid *f, const char 
 static bool may_change(struct p9_request *r, struct tree_fid *f)
 {
     const struct sandbox *sb = f->node.sandbox;
-    if (caller_may_write(f->caller, sb->row.owner, sb->row.gid, sb->row.mode))
+    struct err e = {0};
+    bool may = caller_may_write(f->caller, sb->row.owner, sb->row.gid, sb->row.mode);
+    if (may && sandbox_is_here(sb))
         return true;
-    fail_errno(r, f, EACCES, "you may read this but not change it");
+    if (may)
+        fail(r, f, cluster_refuse(sb, &e), &e);
+    else
+        fail_errno(r, f, EACCES, "you may read this but not change it");
     return false;
 }
 
@@ -173,10 +179,25 @@ void dir_mkdir(struct p9_request *r)
         fail_errno(r, f, EPERM, "directories are made in sandboxes/, templates/, snapshots/NAME/, proc/NAME/ and credentials/SCOPE/");
 }
 
+/* Of a machine that is not coming back. */
+static void forget_node(struct p9_request *r, struct tree_fid *f, struct node_entry *entry)
+{
+    struct err e = {0};
+    int rc = f->caller->uid ? err_set(&e, EACCES, "nodes are root's") : cluster_forget(space_of(r), entry, &e);
+    if (rc < 0)
+        fail(r, f, rc, &e);
+    else
+        reply_empty(r);
+}
+
 static void remove_node(struct p9_request *r, struct tree_fid *f, struct node *n)
 {
     struct err e = {0};
     int rc = 0;
+    if (n->kind == NODE_NODE) {
+        forget_node(r, f, n->entry);
+        return;
+    }
     int64_t owner = n->template ? n->template->row.owner : n->snapshot ? n->snapshot->row.owner : n->sandbox->row.owner;
     bool ok = n->kind == NODE_JOB ? caller_may_write(f->caller, owner, n->sandbox->row.gid, n->sandbox->row.mode) : caller_owns(f->caller, owner);
     if (!ok)
@@ -185,6 +206,9 @@ static void remove_node(struct p9_request *r, struct tree_fid *f, struct node *n
         rc = sandbox_destroy(n->sandbox, &e);
     else if (n->kind == NODE_TEMPLATE)
         rc = template_destroy(n->template, &e);
+    else if (n->kind == NODE_SNAPSHOT && !snapshot_is_here(n->snapshot))
+        rc = err_set(&e, EREMOTE, "snapshot '%s' belongs to node %s: remove it there", n->snapshot->row.name,
+                     cluster_name(space_of(r), n->snapshot->row.node));
     else if (n->kind == NODE_SNAPSHOT && snapshot_is_pinned(n->snapshot))
         rc = err_set(&e, EBUSY, "sandbox '%s' is suspended to snapshot '%s': resume it, or remove the sandbox", n->snapshot->row.sandbox_name,
                      n->snapshot->row.name);
@@ -212,7 +236,7 @@ void dir_unlinkat(struct p9_request *r)
         p9_fail(r, -rc);
         return;
     }
-    bool thing = n.kind == NODE_SANDBOX || n.kind == NODE_TEMPLATE || n.kind == NODE_SNAPSHOT || n.kind == NODE_JOB;
+    bool thing = n.kind == NODE_SANDBOX || n.kind == NODE_TEMPLATE || n.kind == NODE_SNAPSHOT || n.kind == NODE_JOB || n.kind == NODE_NODE;
     if (!node_is_dir(&n))
         p9_fail(r, r->t->Tunlinkat.flags & P9_UNLINKAT_REMOVEDIR ? ENOTDIR : EPERM); /* as in cgroupfs; `rm -r` is not how things end */
     else if (!(r->t->Tunlinkat.flags & P9_UNLINKAT_REMOVEDIR))

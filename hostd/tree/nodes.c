@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What names mean: lookup, listing, identity and rights of the control nodes.
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/credential/credential.h"
 #include "hostd/tree/ports.h"
 #include "hostd/tree/tree.h"
@@ -17,7 +18,7 @@ static const struct {
     enum node_kind kind;
 } trees[] = {{"help", NODE_HELP},           {"templates", NODE_TEMPLATES}, {"sandboxes", NODE_SANDBOXES},
              {"snapshots", NODE_SNAPSHOTS}, {"root", NODE_GUESTS},         {"proc", NODE_PROCS},
-             {"ports", NODE_PORTS}, {"credentials", NODE_CREDENTIALS}};
+             {"ports", NODE_PORTS}, {"credentials", NODE_CREDENTIALS}, {"nodes", NODE_NODES}};
 
 void node_copy(struct node *dst, const struct node *src)
 {
@@ -60,6 +61,7 @@ bool node_is_dir(const struct node *n)
     case NODE_CREDENTIALS_FILE:
     case NODE_SCOPE_FILE:
     case NODE_CREDENTIAL_FILE:
+    case NODE_NODE_FILE:
     case NODE_COPY: return false;
     default: return true;
     }
@@ -67,7 +69,7 @@ bool node_is_dir(const struct node *n)
 
 struct p9_qid node_qid(const struct space *s, const struct node *n)
 {
-    uint64_t id1 = n->template ? (uint64_t)n->template->row.id : n->sandbox ? (uint64_t)n->sandbox->row.id : n->orphan;
+    uint64_t id1 = n->entry ? (uint64_t)n->entry->row.id : n->template ? (uint64_t)n->template->row.id : n->sandbox ? (uint64_t)n->sandbox->row.id : n->orphan;
     uint64_t id2 = n->snapshot ? (uint64_t)n->snapshot->row.id : n->job ? (uint64_t)n->job->row.id : n->port;
     if (n->snapshot)
         id1 = (uint64_t)n->snapshot->row.sandbox;
@@ -93,6 +95,7 @@ const struct attr *attr_table(enum node_kind dir)
     case NODE_CREDENTIALS: return credentials_attrs;
     case NODE_SCOPE: return scope_attrs;
     case NODE_CREDENTIAL: return credential_attrs;
+    case NODE_NODE: return node_attrs;
     default: return NULL;
     }
 }
@@ -116,7 +119,7 @@ bool attr_present(const struct node *dir, const struct attr *a)
 bool node_gone(const struct node *n)
 {
     return (n->sandbox && (n->sandbox->gone || !n->sandbox->named)) || (n->snapshot && n->snapshot->gone) ||
-           (n->template && n->template->row.deleted) || (n->job && n->job->gone) || (n->credential && n->credential->gone);
+           (n->template && n->template->row.deleted) || (n->job && n->job->gone) || (n->credential && n->credential->gone) || (n->entry && n->entry->gone);
 }
 
 /* ---- rights ---- */
@@ -322,6 +325,7 @@ static int parent_of(const struct node *n, struct node *out)
         [NODE_SNAPSHOT] = NODE_SNAPSHOTS_OF, [NODE_GUEST] = NODE_GUESTS, [NODE_PROC] = NODE_PROCS, [NODE_JOB] = NODE_PROC,
         [NODE_PORTS_OF] = NODE_PORTS,
         [NODE_SCOPE] = NODE_CREDENTIALS, [NODE_CREDENTIAL] = NODE_SCOPE,
+        [NODE_NODE] = NODE_NODES,
     };
     if (n->kind == NODE_FILES) {
         node_copy(out, n);
@@ -383,6 +387,13 @@ int node_lookup(struct space *s, const struct caller *c, const struct node *dir,
         if (!t)
             return -ENOENT;
         *out = (struct node){.kind = NODE_TEMPLATE, .template = template_ref(t)};
+        return 0;
+    }
+    case NODE_NODES: {
+        struct node_entry *entry = cluster_node_named(s, name);
+        if (!entry)
+            return -ENOENT;
+        *out = (struct node){.kind = NODE_NODE, .entry = entry};
         return 0;
     }
     case NODE_PROC: {
@@ -526,6 +537,13 @@ void node_list(struct space *s, const struct caller *c, const struct node *dir, 
     case NODE_SCOPE:
         list_attrs(dir, emit, user);
         credentials_list(s, dir, emit, user);
+        break;
+    case NODE_NODES:
+        for (struct node_entry *entry = s->nodes; entry; entry = entry->next) {
+            struct node child = {.kind = NODE_NODE, .entry = entry};
+            if (!entry->gone && cluster_node_named(s, entry->row.name) == entry)
+                emit(user, entry->row.name, &child);
+        }
         break;
     case NODE_SNAPSHOTS_OF: list_snapshots(s, c, dir, emit, user); break;
     case NODE_PROC:

@@ -4,6 +4,7 @@
 
 #include "9p/seek.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/noded_client.h"
 #include "hostd/lifecycle/net.h"
 #include "hostd/snapshot/account.h"
@@ -568,6 +569,8 @@ static int set_rights(struct tree_fid *f, const struct p9_Tsetattr *t, struct er
     struct sandbox *sb = f->node.sandbox;
     if (!caller_owns(f->caller, sb->row.owner))
         return err_set(e, EPERM, "only the owner changes who may use it");
+    if (!sandbox_is_here(sb))
+        return cluster_refuse(sb, e);
     if (t->valid & P9_SETATTR_UID && (int64_t)t->uid != sb->row.owner)
         return err_set(e, EPERM, "a sandbox keeps its owner");
     if (t->valid & P9_SETATTR_MODE)

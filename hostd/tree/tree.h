@@ -43,6 +43,9 @@ enum node_kind {
     NODE_PORTS = 23,
     NODE_PORTS_OF = 24,
     NODE_PORT = 25,
+    NODE_NODES = 26,
+    NODE_NODE = 27,
+    NODE_NODE_FILE = 28,
     NODE_CREDENTIALS = 30,
     NODE_CREDENTIALS_FILE = 31,
     NODE_SCOPE = 32,
@@ -66,6 +69,7 @@ struct node {
     struct job *job;
     struct scope *scope;    /* of a credential, with `sandbox` when it is one's own */
     struct credential *credential;
+    struct node_entry *entry; /* of nodes/NODE; these are never freed */
 };
 
 /* Is it somebody else who answers for this node and what is below, a guest or a browser? */
@@ -163,7 +167,8 @@ struct attr {
 const struct attr *attr_table(enum node_kind dir);
 /* The attribute a file node stands for. */
 const struct attr *attr_of(const struct node *n);
-extern const struct attr root_attrs[], template_attrs[], sandbox_attrs[], snapshot_attrs[], job_attrs[], credentials_attrs[], scope_attrs[], credential_attrs[];
+extern const struct attr root_attrs[], template_attrs[], sandbox_attrs[], snapshot_attrs[], job_attrs[], credentials_attrs[], scope_attrs[], credential_attrs[],
+    node_attrs[];
 /* Is the attribute there now? (disk.raw of a sealed template is not.) */
 bool attr_present(const struct node *dir, const struct attr *a);
 

@@ -57,6 +57,7 @@ int artifact_create(struct volume *v, const struct artifact_row *like, struct ar
     a->row.id = (int64_t)space_new_id();
     a->row.state = STORE_BEGUN;
     a->row.created = space_now();
+    a->row.node = v->space->node_id;
     random_name(a->row.name);
     int rc = artifact_save(v, a, e);
     if (rc < 0) {
@@ -73,6 +74,7 @@ void artifact_condemn(struct volume *v, struct artifact *a)
 {
     struct err e = {0};
     a->row.state = STORE_CONDEMNED;
+    a->row.node = v->space->node_id; /* who deletes it */
     if (artifact_save(v, a, &e) < 0)
         log_error("artifact %s: %s", a->row.name, e.msg);
 }

@@ -141,7 +141,7 @@ static void end_guest(struct sandbox *sb, const struct tenant_watch *t)
 {
     enum sandbox_state state = sandbox_state(sb);
     bool pause = t->policy == POLICY_PAUSE && state == SANDBOX_RUNNING, kill = t->policy == POLICY_KILL && (state == SANDBOX_RUNNING || state == SANDBOX_PAUSED);
-    if (sb->gone || sb->found || sb->ops || !(pause || kill))
+    if (sb->gone || sb->found || sb->ops || !sandbox_is_here(sb) || !(pause || kill))
         return;
     sandbox_set_error(sb, "the key of tenant u%" PRId64 " was revoked: '%s' is %s, as its policy has it", t->owner, sb->row.name, pause ? "paused" : "killed");
     sandbox_save(sb, NULL);

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/pool/pool.h"
 #include "hostd/volume/volume_impl.h"
 
@@ -194,11 +195,15 @@ static int row_of(struct work *w, uint32_t file, struct artifact **out, struct e
     if (a)
         return 0;
     struct artifact_row row = w->like;
-    base = w->base && has_ranges(file) ? artifact_find(v, NODED_TEMPLATE, w->base, file) : NULL;
     row.file = file;
+    db_begin(v->space->db); /* its base is another node's, perhaps, who must not delete it in this moment */
+    cluster_sync(v->space);
+    base = w->base && has_ranges(file) ? artifact_find(v, NODED_TEMPLATE, w->base, file) : NULL;
     if (base && base->row.state == STORE_DURABLE)
         str_copy(row.base, sizeof row.base, base->row.name);
-    return artifact_create(v, &row, out, e);
+    int rc = artifact_create(v, &row, out, e);
+    int rc2 = db_commit(v->space->db, rc < 0 ? NULL : e);
+    return rc < 0 ? rc : rc2;
 }
 
 /* Adds a file, unless it is stored already. */

@@ -4,6 +4,8 @@
 
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
+#include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/pool/pool.h"
 #include "hostd/snapshot/account.h"
@@ -18,6 +20,8 @@
 #include <unistd.h>
 
 #define TICK_MSEC    10000u
+#define STORED_MSEC  60000u /* a template's own node may be at it */
+#define STORED_LOOK_MSEC 200u
 #define COLLECT_MSEC 600000u   /* garbage is collected at most so often, */
 #define DAILY_MSEC   86400000u /* and at least so often */
 
@@ -32,17 +36,69 @@ int volume_wait(struct space *s, struct wait_list *l, struct err *e)
 
 /* ---- bases ---- */
 
+bool base_is_own(const struct space *s, uint64_t id)
+{
+    const struct template *t = template_by_id(s, id);
+    return t ? t->row.node == s->node_id && t->row.state == ARTIFACT_READY && !t->row.deleted : prepared_has_object(s, id);
+}
+
 bool base_is_here(const struct space *s, uint64_t id)
 {
     const struct template *t = template_by_id(s, id);
-    return t ? t->row.state == ARTIFACT_READY && !t->row.deleted : prepared_has_object(s, id);
+    const struct copied_base *c = s->volume->copied;
+    while (c && c->id != id)
+        c = c->next;
+    return c || base_is_own(s, id) || (t && t->copied_here && t->row.state == ARTIFACT_READY && !t->row.deleted);
+}
+
+static void note_copy(struct volume *v, uint64_t id)
+{
+    struct template *t = template_by_id(v->space, id);
+    if (t) {
+        struct event_scope scope = {t->row.owner, t->row.gid, 0700};
+        t->copied_here = true;
+        event_emit(v->space, &scope, "template", id, t->row.name, ",\"state\":\"fetched\"");
+        template_wish(t);
+        return;
+    }
+    struct copied_base *c = calloc(1, sizeof *c);
+    if (!c)
+        abort();
+    *c = (struct copied_base){v->copied, id};
+    v->copied = c;
+}
+
+static bool in_store(const struct volume *v, uint64_t id)
+{
+    const struct artifact *disk = artifact_find(v, NODED_TEMPLATE, id, NODED_DISK), *kernel = artifact_find(v, NODED_TEMPLATE, id, NODED_KERNEL),
+                          *initrd = artifact_find(v, NODED_TEMPLATE, id, NODED_INITRD);
+    return disk && kernel && initrd && disk->row.state == STORE_DURABLE && kernel->row.state == STORE_DURABLE && initrd->row.state == STORE_DURABLE;
+}
+
+/* Its own node stores a template as soon as there is another one to want it. */
+static int wait_until_stored(struct volume *v, uint64_t id, struct err *e)
+{
+    const struct template *t = template_by_id(v->space, id);
+    const struct node_entry *owner = t ? cluster_node(v->space, t->row.node) : NULL;
+    for (unsigned msec = 0; !in_store(v, id) && owner && cluster_state(v->space, owner) == NODE_IS_UP && msec < STORED_MSEC; msec += STORED_LOOK_MSEC)
+        if (co_sleep(v->space->co, STORED_LOOK_MSEC) < 0)
+            return -ECANCELED;
+    if (in_store(v, id))
+        return 0;
+    t = template_by_id(v->space, id);
+    return err_set(e, EREMOTE, "template '%s' is in the pool of node %s only, and not in the object store", t ? t->row.name : "?",
+                   t ? cluster_name(v->space, t->row.node) : "an unknown");
 }
 
 static void base_work(void *arg)
 {
     struct base_task *b = arg, **at = &b->volume->bases;
     struct err e = {0};
-    int rc = b->fetch ? fetch_base(b->volume, b->id, &e) : upload_base(b->volume, b->id, &e);
+    int rc = b->fetch ? wait_until_stored(b->volume, b->id, &e) : upload_base(b->volume, b->id, &e);
+    if (b->fetch && rc == 0)
+        rc = fetch_base(b->volume, b->id, &e);
+    if (b->fetch && rc == 0)
+        note_copy(b->volume, b->id);
     while (*at != b)
         at = &(*at)->next;
     *at = b->next;
@@ -65,7 +121,7 @@ static bool base_stored(const struct volume *v, uint64_t id)
 int base_wait(struct volume *v, uint64_t id, bool fetch, struct err *e)
 {
     struct base_task *b = v->bases;
-    if (!fetch && base_stored(v, id))
+    if (fetch ? base_is_here(v->space, id) : base_stored(v, id))
         return 0;
     while (b && !(b->id == id && b->fetch == fetch))
         b = b->next;
@@ -78,6 +134,11 @@ int base_wait(struct volume *v, uint64_t id, bool fetch, struct err *e)
         co_spawn(v->space->co, base_work, b); /* we are a coroutine: it begins later */
     }
     return volume_wait(v->space, &b->done, e);
+}
+
+int volume_template(struct template *t, struct err *e)
+{
+    return template_is_here(t) ? 0 : base_wait(t->space->volume, (uint64_t)t->row.id, true, e);
 }
 
 int volume_prepare(struct sandbox *sb, struct err *e)
@@ -113,7 +174,13 @@ static void emit(const struct volume_task *t)
 static void finished(struct volume_task *t)
 {
     struct snapshot *sn = t->snapshot;
-    if (t->fetch) {
+    if (t->fetch && !snapshot_is_here(sn)) { /* a copy for us, of which its owner knows nothing */
+        struct err e = {0};
+        sn->copied = true;
+        sn->row.state = ARTIFACT_READY;
+        if (job_rows_load(sn->space, (uint64_t)sn->row.id, &e) < 0)
+            log_warn("the jobs of snapshot %012" PRIx64 " are not known: %s", (uint64_t)sn->row.id, e.msg);
+    } else if (t->fetch) {
         sn->row.delta = -1;
         snapshot_set_state(sn, ARTIFACT_READY, NULL);
     } else if (!t->repair) {
@@ -184,6 +251,8 @@ void volume_upload(struct snapshot *sn, struct waiter *w)
         refuse(w, ENOENT, sn, "was removed");
     else if (sn->row.durable && w)
         w->done(w, 0, NULL);
+    else if (!sn->row.durable && !snapshot_is_here(sn))
+        refuse(w, EREMOTE, sn, "is in another node's pool: write `upload` to its state there");
     else if (!sn->row.durable && sn->row.state != ARTIFACT_READY)
         refuse(w, EAGAIN, sn, sn->row.state == ARTIFACT_CREATING ? "is not complete yet" : "failed: there is nothing to store");
     else if (!sn->row.durable)
@@ -197,7 +266,7 @@ void volume_fetch(struct snapshot *sn, struct waiter *w)
     else if (sn->row.state == ARTIFACT_READY && w)
         w->done(w, 0, NULL);
     else if (sn->row.state != ARTIFACT_READY && sn->row.state != ARTIFACT_STORED)
-        refuse(w, EAGAIN, sn, "is not in the store");
+        refuse(w, sn->row.state == ARTIFACT_ELSEWHERE ? EREMOTE : EAGAIN, sn, "is not in the store");
     else if (sn->row.state == ARTIFACT_STORED && sn->task && sn->task->repair)
         refuse(w, EAGAIN, sn, "is being mended");
     else if (sn->row.state == ARTIFACT_STORED)
@@ -295,8 +364,22 @@ bool volume_progress(const struct snapshot *sn, uint64_t *done, uint64_t *total)
     return true;
 }
 
+/* A copy of another node's, of which its owner knows nothing. */
+static void drop_copy(struct snapshot *sn)
+{
+    pool_drain(sn->space, (uint64_t)sn->row.id);
+    browser_close(sn->browser);
+    sn->copied = false;
+    sn->row.state = ARTIFACT_STORED;
+    object_delete(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id);
+}
+
 void volume_evict(struct snapshot *sn)
 {
+    if (!snapshot_is_here(sn)) {
+        drop_copy(sn);
+        return;
+    }
     account_gone(sn->space, NODED_SNAPSHOT, (uint64_t)sn->row.id, sn->row.parent_kind, sn->row.parent);
     pool_drain(sn->space, (uint64_t)sn->row.id);
     browser_close(sn->browser);
@@ -317,6 +400,29 @@ void volume_drop(struct space *s, uint64_t id)
     db_commit(s->db, NULL);
 }
 
+/* Rows of the snapshot's artifacts belong to whoever has the snapshot. */
+void volume_moved(struct snapshot *sn, int64_t node)
+{
+    struct volume *v = sn->space->volume;
+    struct err e = {0};
+    for (struct artifact *a = v->artifacts; a; a = a->next)
+        if (a->row.kind == NODED_SNAPSHOT && a->row.object == sn->row.id) {
+            a->row.node = node;
+            artifact_save(v, a, &e);
+        }
+}
+
+void volume_inherit(struct space *s, int64_t node)
+{
+    struct err e = {0};
+    for (struct artifact *a = s->volume->artifacts; a; a = a->next)
+        if (a->row.node == node) {
+            a->row.node = s->node_id;
+            if (artifact_save(s->volume, a, &e) < 0)
+                log_error("artifact %s: %s", a->row.name, e.msg);
+        }
+}
+
 static bool is_needed(const struct volume *v, const struct artifact *base)
 {
     for (const struct artifact *a = v->artifacts; a; a = a->next)
@@ -328,13 +434,15 @@ static bool is_needed(const struct volume *v, const struct artifact *base)
     return false;
 }
 
-/* Bases of which nothing is left, here or in the store. */
+/* Bases of ours of which nothing is left, here or in the store. In a transaction: another node may just be about to store something that needs one. */
 static void prune_bases(struct volume *v)
 {
+    db_begin(v->space->db);
+    cluster_sync(v->space);
     for (struct artifact *a = v->artifacts; a; a = a->next) {
         uint64_t id = (uint64_t)a->row.object;
         bool needed = false;
-        if (a->row.kind != NODED_TEMPLATE || a->row.state == STORE_CONDEMNED || base_is_here(v->space, id))
+        if (a->row.kind != NODED_TEMPLATE || a->row.node != v->space->node_id || a->row.state == STORE_CONDEMNED || base_is_own(v->space, id))
             continue;
         for (const struct artifact *b = v->artifacts; b && !needed; b = b->next)
             needed = b->row.kind == NODED_TEMPLATE && b->row.object == a->row.object && is_needed(v, b);
@@ -344,24 +452,52 @@ static void prune_bases(struct volume *v)
         if (!needed)
             object_delete_later(v->space, NODED_TEMPLATE, id);
     }
+    db_commit(v->space->db, NULL);
+}
+
+/* Other nodes want them. By itself: one may be large, and what is deleted does not wait for it. */
+static void store_templates(void *arg)
+{
+    struct volume *v = arg;
+    struct space *s = v->space;
+    for (struct hmap_node *n = NULL; cluster_has_others(s) && (n = hmap_iterate(&s->templates, n));) {
+        struct template *t = hmap_entry(n, struct template, by_id);
+        struct err e = {0};
+        if (!base_is_own(s, (uint64_t)t->row.id) || base_stored(v, (uint64_t)t->row.id))
+            continue;
+        template_ref(t);
+        int rc = base_wait(v, (uint64_t)t->row.id, false, &e);
+        if (rc < 0)
+            log_warn("template '%s' is not in the object store for other nodes: %s", t->row.name, e.msg);
+        template_unref(t);
+        if (rc < 0)
+            break;
+        n = NULL; /* the map may have changed */
+    }
+    v->storing = false;
 }
 
 static struct artifact *next_condemned(const struct volume *v)
 {
     struct artifact *a = v->artifacts;
-    while (a && (a->row.state != STORE_CONDEMNED || a->busy))
+    while (a && (a->row.state != STORE_CONDEMNED || a->busy || a->row.node != v->space->node_id))
         a = a->next;
     return a;
 }
 
-static void forget(struct volume *v, struct artifact *a)
+static void drop(struct volume *v, struct artifact *a)
 {
     struct artifact **at = &v->artifacts;
     while (*at != a)
         at = &(*at)->next;
     *at = a->next;
-    db_delete(v->space->db, DB_ARTIFACTS, a->row.id, NULL);
     free(a);
+}
+
+static void forget(struct volume *v, struct artifact *a)
+{
+    db_delete(v->space->db, DB_ARTIFACTS, a->row.id, NULL);
+    drop(v, a);
 }
 
 static void collect(struct volume *v)
@@ -411,22 +547,23 @@ static void tick(uv_timer_t *timer)
     struct volume *v = timer->data;
     bool bases = false;
     for (const struct artifact *a = v->artifacts; a && !bases; a = a->next)
-        bases = a->row.kind == NODED_TEMPLATE && !base_is_here(v->space, (uint64_t)a->row.object);
+        bases = a->row.kind == NODED_TEMPLATE && a->row.node == v->space->node_id && !base_is_own(v->space, (uint64_t)a->row.object);
+    if (!v->storing && volumed_up(v->conn) && cluster_has_others(v->space)) {
+        v->storing = true;
+        co_spawn(v->space->co, store_templates, v);
+    }
     if (v->deleting || !volumed_up(v->conn) || !(has_work(v) || bases))
         return;
     v->deleting = true;
     co_spawn(v->space->co, sweep, v);
 }
 
-bool volume_has_object(const struct space *s, uint64_t id)
+void volume_kick(struct space *s)
 {
-    for (const struct artifact *a = s->volume->artifacts; a; a = a->next)
-        if (a->row.kind == NODED_TEMPLATE && a->row.object == (int64_t)id && a->row.state == STORE_DURABLE)
-            return true;
-    return false;
+    uv_timer_start(&s->volume->timer, tick, 0, TICK_MSEC);
 }
 
-/* ---- start ---- */
+/* ---- other nodes ---- */
 
 static void load_row(void *user, const void *row)
 {
@@ -437,6 +574,43 @@ static void load_row(void *user, const void *row)
     a->row = *(const struct artifact_row *)row;
     a->next = v->artifacts;
     v->artifacts = a;
+}
+
+void volume_told(struct space *s, int64_t id, const struct artifact_row *row)
+{
+    struct volume *v = s->volume;
+    struct artifact *a = v->artifacts;
+    while (a && a->row.id != id)
+        a = a->next;
+    bool base = row && row->kind == NODED_TEMPLATE && row->file == NODED_DISK && row->state == STORE_CONDEMNED;
+    if (base && !base_is_own(s, (uint64_t)row->object) && !(template_by_id(s, (uint64_t)row->object) && template_is_here(template_by_id(s, (uint64_t)row->object)))) {
+        for (struct copied_base **c = &v->copied, *gone; (gone = *c);)
+            if (gone->id == (uint64_t)row->object) {
+                *c = gone->next;
+                free(gone);
+            } else {
+                c = &gone->next;
+            }
+        object_delete_later(s, NODED_TEMPLATE, (uint64_t)row->object);
+    }
+    if (a && row)
+        a->row = *row;
+    else if (a && !a->busy)
+        drop(v, a);
+    else if (a)
+        a->row.state = STORE_CONDEMNED;
+    else if (row)
+        load_row(v, row);
+}
+
+/* ---- start ---- */
+
+bool volume_has_object(const struct space *s, uint64_t id)
+{
+    for (const struct artifact *a = s->volume->artifacts; a; a = a->next)
+        if (a->row.kind == NODED_TEMPLATE && a->row.object == (int64_t)id && a->row.state == STORE_DURABLE)
+            return true;
+    return false;
 }
 
 int volume_open(struct space *s, struct err *e)
@@ -452,7 +626,7 @@ int volume_open(struct space *s, struct err *e)
     if (rc < 0)
         return rc;
     for (struct artifact *a = v->artifacts; a; a = a->next) /* of snapshots that were removed in the last moment */
-        if (a->row.kind == NODED_SNAPSHOT && a->row.state != STORE_CONDEMNED && !snapshot_by_id(s, (uint64_t)a->row.object))
+        if (a->row.kind == NODED_SNAPSHOT && a->row.node == s->node_id && a->row.state != STORE_CONDEMNED && !snapshot_by_id(s, (uint64_t)a->row.object))
             artifact_condemn(v, a);
     v->collect = uv_now(s->loop) + COLLECT_MSEC;
     uv_timer_init(s->loop, &v->timer);
@@ -467,7 +641,7 @@ void volume_resume(struct space *s)
     for (const struct artifact *a = s->volume->artifacts; a; a = a->next) {
         struct snapshot *sn = a->row.kind == NODED_SNAPSHOT && a->row.state != STORE_CONDEMNED ? snapshot_by_id(s, (uint64_t)a->row.object) : NULL;
         const struct sandbox *sb = sn ? sandbox_by_id(s, (uint64_t)sn->row.sandbox) : NULL;
-        if (sn && !sn->row.durable && sn->row.state == ARTIFACT_READY && !(sb && sb->row.suspended == sn->row.id))
+        if (sn && snapshot_is_here(sn) && !sn->row.durable && sn->row.state == ARTIFACT_READY && !(sb && sb->row.suspended == sn->row.id))
             volume_upload(sn, NULL);
     }
 }

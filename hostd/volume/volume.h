@@ -62,6 +62,17 @@ void volume_drop(struct space *s, uint64_t id);
 /* Uploads that were under way when the last space-hostd ended go on, but of snapshots that a sandbox is being suspended to. Once, by reconciliation. */
 void volume_resume(struct space *s);
 
+/* From a coroutine: brings a ready template of another node into this pool, once however many ask; it may have to be stored there first. -EREMOTE when it is
+ * not. */
+int volume_template(struct template *t, struct err *e);
+/* What other nodes did: an artifact's row, NULL when it is gone. A snapshot and its artifacts are another node's now (in the caller's transaction). */
+void volume_told(struct space *s, int64_t id, const struct artifact_row *row);
+void volume_moved(struct snapshot *sn, int64_t node);
+/* What a node that is forgotten had in the store is ours: kept as long as something needs it. In the caller's transaction. */
+void volume_inherit(struct space *s, int64_t node);
+/* Look whether something is to be done, now: there is a node that may want our templates. */
+void volume_kick(struct space *s);
+
 /* Is it the object of a base that is kept for snapshots in the store? */
 bool volume_has_object(const struct space *s, uint64_t id);
 

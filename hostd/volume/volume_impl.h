@@ -27,16 +27,23 @@ struct base_task {
     struct wait_list done;
 };
 
+/* A base of another node's that was brought into this pool since we started. */
+struct copied_base {
+    struct copied_base *next;
+    uint64_t id;
+};
+
 struct volume {
     struct space *space;
     struct volumed *conn;
     struct artifact *artifacts;
     struct base_task *bases;
+    struct copied_base *copied;
     uv_timer_t timer;
     struct tenant_watch *tenants; /* tenants.c, with the following */
     uv_timer_t key_timer;
     bool looking;
-    bool deleting;
+    bool deleting, storing;
     bool garbage;     /* something was deleted since the last collection, */
     uint64_t collect; /* which is not before (uv_now) */
 };
@@ -101,8 +108,9 @@ void volume_look_at_keys(uv_timer_t *timer);
 
 /* ---- volume.c ---- */
 
-/* Is the template, or prepared template, in this pool by itself? */
+/* Is the template, or prepared template, in this pool? And is it this node's own, and not one that was fetched? */
 bool base_is_here(const struct space *s, uint64_t id);
+bool base_is_own(const struct space *s, uint64_t id);
 /* Waits until the base is stored, or fetched, by a coroutine of its own: the first who asks starts it. */
 int base_wait(struct volume *v, uint64_t id, bool fetch, struct err *e);
 /* wait_in_list with the sentence. */

@@ -42,6 +42,7 @@ static const struct key keys[] = {
     {"pool", K_PATH, AT(pool), 0, 0, "/var/lib/space/pool"},
     {"run", K_PATH, AT(run), 0, 0, "/run/space"},
     {"state", K_PATH, AT(state), 0, 0, "/var/lib/space/state"},
+    {"database", K_PATH, AT(database), 0, 0, NULL},
     {"mount", K_PATH, AT(mount), 0, 0, "/space"},
     {"guest", K_PATH, AT(guest), 0, 0, "/usr/local/lib/space/guest"},
     {"user", K_NAME, AT(user), 0, 0, "space"},
@@ -247,6 +248,9 @@ int config_load(const char *path, struct config *out, struct err *e)
     fclose(f);
     if (rc == 0)
         set_places(out, path, seen);
+    if (rc == 0 && !out->database[0] &&
+        snprintf(out->database, sizeof out->database, "%s/space.db", out->state) >= (int)sizeof out->database)
+        rc = err_set(e, ENAMETOOLONG, "%s: the path of `state` is too long for the database's", path);
     if (rc == 0 && (uint64_t)out->uid_base + out->uid_count > INT32_MAX)
         rc = err_set(e, ERANGE, "%s: uid_base + uid_count must stay below %d", path, INT32_MAX);
     return rc;

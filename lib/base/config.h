@@ -17,6 +17,7 @@ struct config {
     char pool[CONFIG_PATH_MAX];   /* btrfs directory of templates/ sandboxes/ snapshots/; default /var/lib/space/pool */
     char run[64];                 /* sockets; default /run/space. At most 63 bytes: sun_path holds 107 */
     char state[CONFIG_PATH_MAX];  /* database and job output; default /var/lib/space/state */
+    char database[CONFIG_PATH_MAX]; /* file of the database, which several nodes may share; default STATE/space.db */
     char mount[CONFIG_PATH_MAX];  /* where spacefs mounts; default /space */
     char guest[CONFIG_PATH_MAX];  /* vmlinuz and initrd for guests; default /usr/local/lib/space/guest */
     char user[33], group[33];     /* the unprivileged user of hostd and spacefs, and the group whose members may make

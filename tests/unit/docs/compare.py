@@ -17,6 +17,7 @@ TABLES = {
     "snapshots/NAME/SNAP/": "snapshot",
     "proc/NAME/JOB/": "job",
     "credentials/SCOPE/NAME/": "credential",
+    "nodes/NODE/": "node",
 }
 
 

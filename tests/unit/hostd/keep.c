@@ -23,12 +23,27 @@ static void policies_parse(void)
     CHECK(p.tier[1].full && p.tier[1].every == 3600 && p.tier[1].keep_for == 86400);
     CHECK_EQ(policy("disk every 1s for 1s, full every 2d for 30d").count, 2u);
     CHECK_EQ(policy("none").count, 0u);
+    p = policy("full every 1h for 1d to object store, disk every 5m for 1h");
+    CHECK(p.count == 2 && p.tier[0].store && !p.tier[1].store);
+    char line[KEEP_LINE_MAX];
+    CHECK_STR(keep_format(&p.tier[0], line), "full every 1h for 1d to object store");
+}
+
+static void a_tier_stores_what_it_wants(void)
+{
+    struct keep_policy p = policy("disk every 10s for 100s, disk every 30s for 60s to object store");
+    struct keep_item items[] = {{.taken = 0}, {.taken = 10}, {.taken = 20}, {.taken = 30}, {.taken = 40}};
+    keep_thin(&p, 0, 70, items, 5);
+    CHECK(!items[0].store); /* no more: its tier's time is over */
+    CHECK(!items[1].store && !items[2].store && items[3].store && !items[4].store);
+    for (size_t i = 0; i < 5; i++)
+        CHECK(items[i].stays);
 }
 
 static void malformed_policies_are_refused(void)
 {
     static const char *const bad[] = {"", "\n", "disk", "disk every 5m", "disk every 5m for", "disk every 0 for 1h", "disk every 1h for 5m", "disks every 5m for 1h",
-                                      "disk every 5m for 1h now", "disk every -5m for 1h", "full every 5x for 1h", "none, disk every 5m for 1h",
+                                      "disk every 5m for 1h now", "disk every 5m for 1h to object", "disk every 5m for 1h to object store now", "disk every -5m for 1h", "full every 5x for 1h", "none, disk every 5m for 1h",
                                       "disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for "
                                       "1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -126,7 +141,7 @@ static void lines_of_a_policy_are_written_as_they_are_read(void)
     }
 }
 
-static const struct check_test tests[] = {TEST(policies_parse),          TEST(malformed_policies_are_refused), TEST(one_is_due_a_period),
+static const struct check_test tests[] = {TEST(a_tier_stores_what_it_wants), TEST(policies_parse),          TEST(malformed_policies_are_refused), TEST(one_is_due_a_period),
                                           TEST(phases_spread_the_ticks), TEST(retention_decays),               TEST(expiry_is_that_of_the_longest_tier),
                                           TEST(lines_of_a_policy_are_written_as_they_are_read)};
 
