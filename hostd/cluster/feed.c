@@ -12,6 +12,7 @@
 #include "hostd/pool/pool.h"
 #include "hostd/snapshot/browser.h"
 #include "hostd/snapshot/schedule.h"
+#include "hostd/volume/fill.h"
 #include "hostd/volume/volume.h"
 
 #include <errno.h>
@@ -81,6 +82,7 @@ void cluster_left(struct sandbox *sb)
     struct err e = {0};
     if (sb->row.object) { /* we were taken for dead */
         log_warn("sandbox %012" PRIx64 " was taken by another node: its machine here is ended", (uint64_t)sb->row.id);
+        fill_stop(&sb->fill);
         guest_close(sb->guest);
         sb->guest = NULL;
         vm_release(sb);
