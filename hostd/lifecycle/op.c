@@ -303,6 +303,8 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
         struct snapshot *sn = suspend_snapshot(sb);
         if (sn && !sb->fill)
             fill_give(fill_start(sb->space, (uint64_t)sb->row.object, sn), sb);
+        if (sb->fill && sandbox_state(sb) == SANDBOX_PAUSED && sb->row.desired == SANDBOX_RUNNING)
+            fill_was_stalled(sb);
         struct noded_request go_on = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
         if (!op->vm_running && sandbox_state(sb) == SANDBOX_RUNNING && noded_call(sb->space, &go_on, NULL, NULL, e) == 0)
             op->vm_running = true; /* daemons were killed in the middle of a capture */

@@ -124,6 +124,11 @@ static void goes_on(struct fill *f)
     f->stalled = false;
 }
 
+void fill_was_stalled(struct sandbox *sb)
+{
+    sb->fill->stalled = true;
+}
+
 bool fill_is_stalled(const struct sandbox *sb)
 {
     return sb->fill && sb->fill->stalled;

@@ -27,5 +27,7 @@ bool fill_is_stalled(const struct sandbox *sb);
 /* QEMU paused the machine after an error of its disk: true when that was a part which did not arrive, and sb->row.error says so. It is resumed when the store is
  * back. */
 bool fill_stalled(struct sandbox *sb);
+/* A space-hostd that ended had found that. */
+void fill_was_stalled(struct sandbox *sb);
 
 #endif

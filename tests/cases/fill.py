@@ -176,11 +176,15 @@ def whatever_is_killed_it_goes_on():
     b = box()
     hidden = Hidden(b)
     b.verb("resume")
-    for daemon in ("volumed", "noded", "hostd"):
+    qemu = qemu_of(b.get("id"))
+    job = Job(b)
+    Child(job.start, "cat /big > /dev/null")
+    wait_until(lambda: b.state == "paused", 40, "paused, since it needs what does not come")
+    for daemon in ("volumed", "hostd", "noded"):
         daemon_back(daemon, kill_daemon(daemon))
     settled()
-    qemu = qemu_of(b.get("id"))
     wait_until(lambda: "fill_total" in stats(b), 20, "it goes on to arrive")
+    eq("paused", b.state)
     arrives(b, hidden)
     eq(qemu, qemu_of(b.get("id")), "its QEMU")
 

@@ -184,6 +184,27 @@ def fetched(d, client, rng, base, base_name, data, name):
     disk.close()
 
 
+def partly(d, client, data, name):
+    """A pack that is missing keeps nothing else away; nor a fetch of what it has."""
+    disk = Disk(d.folder)
+    pack = os.path.join(d.store, d.objects(f"t/packs/{name.hex()}/")[0])
+    os.rename(pack, pack + ".hidden")
+    refused(errno.EBADMSG, "a fill without one pack", disk.fill, client, name)
+    there = [disk.there(i) for i in range(CHUNKS)]
+    if not 0 < sum(there) < CHUNKS:
+        fail(f"without one pack: {sum(there)} chunks of {CHUNKS} are there")
+    content = disk.content()
+    wrong = [i for i in range(CHUNKS) if there[i] and content[i * CHUNK:(i + 1) * CHUNK] != data[i * CHUNK:(i + 1) * CHUNK]]
+    eq([], wrong, "chunks that are said to be there, and are not")
+    os.rename(pack + ".hidden", pack)
+    answer = disk.fill(client, name)
+    at_most = sum(1 for i in range(CHUNKS) if not there[i]) * CHUNK
+    if answer.written > at_most:
+        fail(f"bytes written again: {answer.written}, where {at_most} were missing")
+    disk.whole(data, "with the pack again")
+    disk.close()
+
+
 def interrupted(d, rng, base, base_name, data, name):
     disk = Disk(d.folder, base)
     guest = Guest(disk, rng.randrange(1 << 30))
@@ -220,6 +241,7 @@ def main():
         base, base_name = plain(d, client, rng)
         data, name = derived(d, client, rng, base, base_name)
         fetched(d, client, rng, base, base_name, data, name)
+        partly(d, client, base, base_name)
         client.close()
         began, times = time.monotonic(), 0
         while time.monotonic() - began < 6 or times < 3:
