@@ -24,6 +24,7 @@
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
+#include "hostd/snapshot/account.h"
 #include "hostd/volume/fill.h"
 #include "hostd/volume/volume.h"
 
@@ -213,9 +214,12 @@ static int load(struct sandbox *sb, struct snapshot *sn, struct err *e)
         return load_here(sb, sn, e);
     if (rc == 0)
         rc = load_stored(sb, sn, e);
-    if (rc == 0 && sn->row.state == ARTIFACT_STORED && !sn->task) /* the machine has what it needs of it */
+    if (rc < 0)
+        return rc;
+    account_gone(sb->space, NODED_SNAPSHOT, (uint64_t)sn->row.id, sn->row.parent_kind, sn->row.parent); /* nothing of its disk is here to share */
+    if (sn->row.state == ARTIFACT_STORED && !sn->task) /* the machine has what it needs of it */
         object_delete(sb->space, NODED_SNAPSHOT, (uint64_t)sn->row.id);
-    return rc;
+    return 0;
 }
 
 /* The left-over is gone or damaged, and the store has what it was. */
