@@ -95,7 +95,7 @@ def gateway():
 
 def from_s3(local):
     """A sandbox that only changed what its start and a command change, as above."""
-    credentials = f"{DIR}/credentials"
+    credentials = f"{DIR}/s3.credentials"
     with open(os.open(credentials, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as f:
         f.write(f"access_key = {rgw.ACCESS}\nsecret_key = {rgw.SECRET}\n")
     who = pwd.getpwnam("space-vol")

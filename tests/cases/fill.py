@@ -36,7 +36,8 @@ def stats(b):
 
 
 def box():
-    """One for all checks, with a file that its memory does not hold; suspended, and nothing of it is in the pool."""
+    """One for all checks, with a file that its memory does not hold (chunks that both have are stored once, and what is read by root/ passes its cache by); suspended, and
+    nothing of it is in the pool."""
     global shared
     if shared is None:
         wait_until(lambda: line("templates", default_template(), "prepared"), 120, "the template is prepared")
@@ -111,7 +112,7 @@ def it_runs_before_its_disk_is_there():
         has("still arriving", wait_until(lambda: b.get("error"), 20, "it says so"))
         eq("store", events.next(kind="restore")["from"])
         job = Job(b)
-        Child(job.start, "cat /big > /dev/null")
+        Child(job.start, "dd if=/big of=/dev/null bs=64k iflag=direct")
         events.next(kind="state", state="paused")
         has("It is paused, since it needs a part of it", b.get("error"))
         refused(errno.EAGAIN, os.listdir, b.root("etc"))
@@ -178,7 +179,7 @@ def whatever_is_killed_it_goes_on():
     b.verb("resume")
     qemu = qemu_of(b.get("id"))
     job = Job(b)
-    Child(job.start, "cat /big > /dev/null")
+    Child(job.start, "dd if=/big of=/dev/null bs=64k iflag=direct")
     wait_until(lambda: b.state == "paused", 40, "paused, since it needs what does not come")
     for daemon in ("volumed", "hostd", "noded"):
         daemon_back(daemon, kill_daemon(daemon))
