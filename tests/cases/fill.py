@@ -20,17 +20,6 @@ def rows(query, *args):
         return db.execute(query, args).fetchall()
 
 
-def restart_with(**settings):
-    """hostd, with other values in the configuration; None takes one out."""
-    name = os.environ["SPACE_CONFIG"]
-    with open(name) as f:
-        kept = [text for text in f if text.split("=")[0].strip() not in settings]
-    with open(name, "w") as f:
-        f.writelines(kept + [f"{k} = {v}\n" for k, v in settings.items() if v is not None])
-    daemon_back("hostd", kill_daemon("hostd"))
-    settled()
-
-
 def stats(b):
     return dict(text.split(None, 1) for text in read("sandboxes", b.name, "stats").splitlines())
 
