@@ -18,6 +18,7 @@
 
 #define ANSWER_MSEC 2000u
 #define GUEST_MSEC  5000u
+#define RETRY_MSEC  (60u * 1000u)
 #define LOOK_MSEC   (3600u * 1000u) /* the CA of the next epoch is made by the clock alone */
 
 struct trust {
@@ -110,6 +111,11 @@ static bool has_credentials(const struct space *s, uint32_t uid)
 
 /* ---- guests ---- */
 
+static void look(uv_timer_t *timer)
+{
+    trust_kick(timer->data);
+}
+
 void trust_settle(struct sandbox *sb, struct guest *g)
 {
     struct trust *t = sb->space->trust;
@@ -125,8 +131,10 @@ void trust_settle(struct sandbox *sb, struct guest *g)
     int rc = guest_write(g, "trust", text, (uint32_t)strlen(text), GUEST_MSEC);
     if (rc == 0 || rc == -ENOENT) /* an agent of before */
         sb->trust_told = want;
-    else if (rc != -ECANCELED)
-        log_warn("sandbox %012" PRIx64 " is not told its CA: %s", (uint64_t)sb->row.id, strerror(-rc));
+    if (sb->trust_told == want || rc == -ECANCELED)
+        return;
+    log_warn("sandbox %012" PRIx64 " is not told its CA: %s; tried again in a minute", (uint64_t)sb->row.id, strerror(-rc));
+    uv_timer_start(&t->timer, look, RETRY_MSEC, LOOK_MSEC);
 }
 
 static uint64_t *list_ids(const struct space *s, size_t *ret_count)
@@ -170,11 +178,6 @@ void trust_kick(struct space *s)
         return;
     t->running = true;
     co_spawn(s->co, run, t);
-}
-
-static void look(uv_timer_t *timer)
-{
-    trust_kick(timer->data);
 }
 
 int trust_open(struct space *s, struct err *e)

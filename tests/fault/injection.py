@@ -181,9 +181,26 @@ def whoever_dies_nothing_leaves_unchecked_and_all_comes_back():
     eq({f"Bearer {TOKEN}"}, given, "all that the server was given meanwhile")
 
 
-@check
-def the_secret_is_not_in_the_guest():
+def holds(pid, needle):
+    """Is it in that process's memory?"""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "rb", 0) as mem:
+        for start, end in [tuple(int(x, 16) for x in l.split()[0].split("-")) for l in maps if " rw" in l or " r--p" in l]:
+            for where in range(start, end, 4 << 20):
+                try:
+                    if needle in os.pread(mem.fileno(), min((4 << 20) + len(needle), end - where), where):
+                        return True
+                except OSError:
+                    break
+    return False
+
+
+@check(limit=120)
+def the_secret_is_not_in_the_guest_nor_in_whoever_passes_it_on_encrypted():
+    eq(True, works(), "it is used once more")
     eq("", world.box.out(f"grep -l {TOKEN} -r /root /tmp /run /etc /var 2>/dev/null || true"), "files of the guest with the secret")
+    for name, pid in [("the guest's machine", world.box.qemu())] + [(n, daemon_pid(n)) for n in ("netd", "hostd", "noded", "volumed")]:
+        eq(False, holds(pid, TOKEN.encode()[3:19]), f"the secret in the memory of {name}")
+    eq(True, holds(daemon_pid("inject"), TOKEN.encode()[3:19]), "the secret in HAProxy's, so that we would have found it")
 
 
 def begin():
