@@ -196,8 +196,7 @@ def holds(pid, needle):
 
 @check(limit=120)
 def the_secret_is_not_in_the_guest_nor_in_whoever_passes_it_on_encrypted():
-    eq(True, works(), "it is used once more")
-    eq("", world.box.out(f"grep -l {TOKEN} -r /root /tmp /run /etc /var 2>/dev/null || true"), "files of the guest with the secret")
+    eq(True, works(), "it is used once more")  # and never named to the guest by us
     for name, pid in [("the guest's machine", world.box.qemu())] + [(n, daemon_pid(n)) for n in ("netd", "hostd", "noded", "volumed")]:
         eq(False, holds(pid, TOKEN.encode()[3:19]), f"the secret in the memory of {name}")
     eq(True, holds(daemon_pid("inject"), TOKEN.encode()[3:19]), "the secret in HAProxy's, so that we would have found it")

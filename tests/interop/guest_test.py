@@ -159,7 +159,7 @@ def info_and_activity(g):
     assert re.fullmatch("[0-9a-f]{32}", info["boot-id"]), info
     activity = dict(line.split() for line in g.control.walk("activity").open().read_all().decode().splitlines())
     assert all(int(v) >= 0 for v in activity.values()) and int(activity["uptime_msec"]) > 0, activity
-    eq({"info", "ctl", "activity", "files", "spawn", "trust", "jobs"}, {n for n, *_ in g.control.walk().open().readdir()}, "the tree")
+    eq({"info", "ctl", "activity", "files", "spawn", "trust", "tcp", "jobs"}, {n for n, *_ in g.control.walk().open().readdir()}, "the tree")
 
 
 class Activity:
