@@ -434,8 +434,9 @@ def without_netd_nothing_passes_and_it_comes_back():
 
 
 def repositories(folder):
-    """A package for apt, a repository of git, one for pip; all as files for a plain web server."""
+    """A package for apt and a repository of git, as files for a plain web server."""
     sh = lambda text, cwd=folder: subprocess.run(text, shell=True, check=True, cwd=cwd, capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run by hand
     os.makedirs(f"{folder}/deb/DEBIAN")
     os.makedirs(f"{folder}/deb/usr/share/greeting")
     os.makedirs(f"{folder}/apt")
