@@ -184,7 +184,7 @@ def a_head_that_cannot_run_there_is_refused_and_its_disk_boots():
     box.verb("suspend")
     seen(box, "state", "suspended")
     number = int(box.get("id"), 16)
-    wait_until(lambda: rows("SELECT 1 FROM snapshots, sandboxes WHERE snapshots.id = suspended AND delta >= 0 AND sandboxes.id = ?", number), 30, "its row is not written any more")
+    wait_until(lambda: rows("SELECT 1 FROM snapshots, sandboxes WHERE snapshots.id = suspended AND snapshots.delta >= 0 AND sandboxes.id = ?", number), 30, "its row is not written any more")
     with contextlib.closing(sqlite3.connect(os.path.join(config()["state"], "space.db"), timeout=20)) as db, db:  # as if it had been captured under KVM
         db.execute("UPDATE snapshots SET accel = 2 WHERE id = (SELECT suspended FROM sandboxes WHERE id = ?)", (number,))
         db.execute("INSERT INTO changes(node, tab, row) SELECT 1, 2, suspended FROM sandboxes WHERE id = ?", (number,))
@@ -208,7 +208,7 @@ def what_many_want_is_fetched_once():
     source.out("dd if=/dev/urandom of=/big bs=1k count=4000 2>/dev/null; sync")
     subprocess.run(["cp", "-r", path("sandboxes", source.name), path("templates", template)], check=True, timeout=60)
     source.remove()
-    wait_until(lambda: line("templates", template, "state") == "ready", 30, "the template is ready")
+    wait_until(lambda: line("templates", template, "state") == "ready", 30, f"the template is ready, error {line('templates', template, 'error')!r}")
     user = Box(template)
     for n in range(16):
         os.mkdir(path("snapshots", user.name, f"s{n}"))
