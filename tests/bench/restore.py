@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 import rgw  # noqa: E402
 from bad_proxy import Proxy  # noqa: E402
 
+from instant import settle
 from measure import MIB, RUN, SPACE, job, note, ratio, read, write
 
 ROUNDS = 3
@@ -23,6 +24,7 @@ DIR = os.path.dirname(RUN)
 
 def first_command(box):
     """From the verb to the exit status of a command."""
+    settle()
     begin = time.perf_counter()
     write(f"sandboxes/{box}/state", b"resume")
     job(box, "j", "true")
