@@ -46,6 +46,14 @@ write_runit_service() {
 		$(service_prelude "$name")
 		exec $(service_command "$name")
 	RUN
+	# A crash is said where the daemon's own lines are. \$1 is -1 after a signal, the low bits of \$2 are its number.
+	write_if_changed "$SV/$name/finish" 0755 <<-FINISH
+		#!/bin/sh
+		[ "\$1" -ge 0 ] || case \$((\$2 & 127)) in
+		9 | 15) ;;
+		*) echo "error: $name crashed by signal \$((\$2 & 127)), and is started again" ;;
+		esac
+	FINISH
 	write_if_changed "$SV/$name/log/run" 0755 <<-RUN
 		#!/bin/sh
 		exec svlogd -tt $LOGS/$name
