@@ -109,11 +109,13 @@ int sandbox_destroy(struct sandbox *sb, struct err *e)
     if (rc < 0)
         return rc;
     sb->copy = COPY_NONE;
+    sb->removed_as = sb->row.state;
     sb->row.desired = SANDBOX_DESTROYING;
     sandbox_set_state(sb, SANDBOX_DESTROYING, NULL);
     db_commit(sb->space->db, NULL);
     sandbox_unname(sb);
-    op_submit(sb, op_new(OP_DESTROY), true, NULL);
+    if (!sb->sources)
+        op_submit(sb, op_new(OP_DESTROY), true, NULL);
     return 0;
 }
 
@@ -165,7 +167,15 @@ void sandbox_copy_release(struct sandbox *sb)
 struct snapshot_work {
     struct snapshot *snapshot;
     struct ref ref;
+    struct sandbox *source;
 };
+
+static void snapshot_work_end(struct snapshot_work *w)
+{
+    source_release(w->source);
+    snapshot_unref(w->snapshot);
+    free(w);
+}
 
 /* The object that was captured for it is the snapshot's; or nobody's, when that went meanwhile. */
 static void taken(struct snapshot *sn, const struct capture *c, int rc, const struct err *e)
@@ -199,8 +209,7 @@ static void take_snapshot(void *arg)
     struct snapshot_work *w = arg;
     struct err e = {0};
     snapshot_take(w->snapshot, &w->ref, false, &e);
-    snapshot_unref(w->snapshot);
-    free(w);
+    snapshot_work_end(w);
 }
 
 int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e)
@@ -220,6 +229,7 @@ static void snapshot_spawn(struct snapshot *sn, const struct ref *ref, void (*wo
         abort();
     w->snapshot = snapshot_ref(sn);
     w->ref = *ref;
+    w->source = source_hold(sn->space, ref);
     co_spawn(sn->space->co, work, w);
 }
 
@@ -261,8 +271,7 @@ static void fill_snapshot(void *arg)
         snapshot_set_state(sn, ARTIFACT_FAILED, e.msg);
     else
         snapshot_take(sn, &w->ref, true, &e);
-    snapshot_unref(sn);
-    free(w);
+    snapshot_work_end(w);
 }
 
 /* mkdir's own capture is done: now the head's. */
@@ -271,6 +280,7 @@ struct fill {
     struct snapshot *snapshot;
     struct ref ref;
     struct wait_list done;
+    struct sandbox *source;
 };
 
 static void fill_now(struct waiter *w, int rc, const struct err *e)
@@ -290,6 +300,7 @@ static void fill_now(struct waiter *w, int rc, const struct err *e)
         db_save(sn->space->db, DB_SNAPSHOTS, &sn->row, NULL);
         snapshot_spawn(sn, &f->ref, fill_snapshot);
     }
+    source_release(f->source);
     snapshot_unref(sn);
     free(f);
 }
@@ -302,7 +313,7 @@ int snapshot_fill(struct snapshot *sn, const struct ref *ref, struct waiter *w, 
     struct fill *f = calloc(1, sizeof *f);
     if (!f)
         abort();
-    *f = (struct fill){{.done = fill_now}, snapshot_ref(sn), *ref, {0}};
+    *f = (struct fill){{.done = fill_now}, snapshot_ref(sn), *ref, {0}, source_hold(sn->space, ref)};
     if (w)
         wait_add(&f->done, w);
     if (sn->row.state == ARTIFACT_CREATING)
@@ -333,6 +344,7 @@ void snapshot_destroy(struct snapshot *sn)
 struct template_work {
     struct template *template;
     struct ref ref;
+    struct sandbox *source;
 };
 
 static void create_template_object(void *arg)
@@ -433,6 +445,7 @@ static void seal_template(void *arg)
         template_wish(t);
     }
     wait_done_all(&t->sealing, rc, &e);
+    source_release(w->source);
     template_unref(t);
     free(w);
 }
@@ -450,7 +463,7 @@ void template_load(struct template *t, const struct ref *ref, struct waiter *w)
     struct template_work *work = calloc(1, sizeof *work);
     if (!work)
         abort();
-    *work = (struct template_work){template_ref(t), *ref};
+    *work = (struct template_work){template_ref(t), *ref, source_hold(t->space, ref)};
     if (w)
         wait_add(&t->sealing, w);
     co_spawn(t->space->co, seal_template, work);

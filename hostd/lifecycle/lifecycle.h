@@ -102,12 +102,20 @@ struct op {
     bool delay;              /* OP_LOAD: leave a moment for a copy to take over */
     bool boot;               /* OP_LOAD, OP_MOVE: from the disk, whatever else the head holds */
     int64_t node;            /* OP_MOVE: to where */
+    struct sandbox *source;  /* held as long as the operation is queued or runs; may be NULL */
 };
 
 /* Queues an operation. `first`: before everything that waits (the one that runs is told to stop). Takes `op` (malloc'ed). */
 void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w);
 /* The first one ends as soon as it can, with ECANCELED; also when it has not begun. */
 void op_abort(struct sandbox *sb);
+
+/* Somebody was promised the state of the sandbox that `ref` names: should it be removed meanwhile, its machine and disk stay until source_release. A copy is
+ * safe from then on, as `cp -r A B && rmdir A` has it. NULL when there is nothing to hold, which source_release takes. */
+struct sandbox *source_hold(struct space *s, const struct ref *ref);
+void source_release(struct sandbox *src);
+/* Its state, or when it is removed but held, the one in which it was. */
+enum sandbox_state source_state(const struct sandbox *sb);
 struct op *op_new(enum op_kind kind);
 
 /* Steps, from an operation's coroutine. */

@@ -64,7 +64,7 @@ static int capture_disk(struct sandbox *sb, bool running, struct capture *c, str
         frozen = guest_ctl(sb->guest, FREEZE_WAIT_MSEC, "thaw") == 0;
     if (frozen)
         frozen_event(sb, stands - began, taken - stands, uv_hrtime() - taken);
-    c->consistent = frozen || sandbox_state(sb) == SANDBOX_STOPPED;
+    c->consistent = frozen || source_state(sb) == SANDBOX_STOPPED;
     return rc;
 }
 
@@ -117,7 +117,7 @@ int capture_paused(struct sandbox *sb, struct capture *c, struct err *e)
 
 int capture_run(struct sandbox *sb, struct op *op, struct err *e)
 {
-    return capture_here(sb, sandbox_state(sb), op->capture, e);
+    return capture_here(sb, source_state(sb), op->capture, e);
 }
 
 /* Would waiting for `src` wait for ourselves? */
@@ -133,14 +133,14 @@ static bool waits_for(const struct sandbox *src, const struct sandbox *sb)
 static int find_source(struct space *s, struct sandbox *sb, const struct ref *ref, struct sandbox **out, struct err *e)
 {
     struct sandbox *src = sandbox_by_id(s, ref->id);
-    if (!src || sandbox_state(src) == SANDBOX_DESTROYING)
+    if (!src || source_state(src) == SANDBOX_DESTROYING)
         return err_set(e, ESTALE, "the sandbox of ref sandbox/%012" PRIx64 " is gone", ref->id);
     if (!sandbox_is_here(src))
         return cluster_refuse(src, e);
     if (ref->generation != (uint64_t)src->row.generation)
         return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again",
                        ref->generation, src->row.name, src->row.generation);
-    if (sandbox_state(src) != SANDBOX_RUNNING && sandbox_state(src) != SANDBOX_CREATING && volume_key(s, src->row.owner, e) < 0)
+    if (source_state(src) != SANDBOX_RUNNING && source_state(src) != SANDBOX_CREATING && volume_key(s, src->row.owner, e) < 0)
         return -e->code;
     if (sb && waits_for(src, sb))
         return err_set(e, EBUSY, "'%s' and '%s' are being moved to each other's state", sb->row.name, src->row.name);
@@ -234,7 +234,7 @@ int load_check(struct space *s, const struct ref *ref, struct err *e)
     if (src && src->named && ref->generation != (uint64_t)src->row.generation && sandbox_state(src) != SANDBOX_CREATING)
         return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again", ref->generation,
                        src->row.name, src->row.generation);
-    if ((sn && sn->row.state != ARTIFACT_FAILED) || (t && !t->row.deleted && (t->row.state == ARTIFACT_READY || t->row.state == ARTIFACT_CREATING)) || (src && src->named))
+    if ((sn && sn->row.state != ARTIFACT_FAILED) || (t && !t->row.deleted && (t->row.state == ARTIFACT_READY || t->row.state == ARTIFACT_CREATING)) || (src && (src->named || src->sources)))
         return 0;
     return err_set(e, ESTALE, "what this head names is gone or not ready");
 }
@@ -243,7 +243,7 @@ int load_check(struct space *s, const struct ref *ref, struct err *e)
 static void look_through(struct space *s, struct ref *ref)
 {
     const struct sandbox *src = ref->kind == REF_SANDBOX ? sandbox_by_id(s, ref->id) : NULL;
-    if (src && sandbox_state(src) == SANDBOX_SUSPENDED && ref->generation == (uint64_t)src->row.generation && suspend_snapshot(src))
+    if (src && source_state(src) == SANDBOX_SUSPENDED && ref->generation == (uint64_t)src->row.generation && suspend_snapshot(src))
         *ref = (struct ref){REF_SNAPSHOT, (uint64_t)src->row.suspended, 0};
 }
 
@@ -429,7 +429,7 @@ static int fork_live(struct sandbox *sb, const struct ref *ref, struct machine *
     struct machine *m = NULL;
     struct capture c = {.kind = NODED_SNAPSHOT, .id = space_new_id(), .with_memory = true};
     int rc = find_source(s, sb, ref, &src, e);
-    if (rc < 0 || !src->guest || (sandbox_state(src) != SANDBOX_RUNNING && sandbox_state(src) != SANDBOX_PAUSED))
+    if (rc < 0 || !src->guest || (source_state(src) != SANDBOX_RUNNING && source_state(src) != SANDBOX_PAUSED))
         return rc;
     struct head source = {.base_kind = (uint32_t)src->row.base_kind, .base = (uint64_t)src->row.base, .memory = (uint64_t)src->row.memory,
                           .vcpus = (uint32_t)src->row.vcpus, .disk = (uint64_t)src->row.disk};
@@ -598,6 +598,7 @@ void destroy_run(struct sandbox *sb)
         struct err gone = {0};
         err_set(&gone, ENOENT, "sandbox '%s' was removed", sb->row.name);
         wait_done_all(&rest->waiters, -ENOENT, &gone);
+        source_release(rest->source);
         free(rest);
         rest = next;
     }

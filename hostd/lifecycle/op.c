@@ -501,6 +501,7 @@ static void runner(void *arg)
     if (rc == -ECANCELED)
         err_set(&e, ECANCELED, "another operation on '%s' took its place", sb->row.name);
     wait_done_all(&op->waiters, rc, &e);
+    source_release(op->source);
     free(op);
     start_next(sb);
     sandbox_unref(sb);
@@ -548,6 +549,8 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
 {
     struct op **p = &sb->ops;
     bool running = sb->runner;
+    if (op->kind == OP_LOAD && op->ref.id != (uint64_t)sb->row.id)
+        op->source = source_hold(sb->space, &op->ref);
     wait_done_all(&sb->hurry, 0, NULL);
     if (w)
         wait_add(&op->waiters, w);
@@ -565,6 +568,29 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
         *p = op;
     }
     start_next(sb);
+}
+
+struct sandbox *source_hold(struct space *s, const struct ref *ref)
+{
+    struct sandbox *src = ref->kind == REF_SANDBOX ? sandbox_by_id(s, ref->id) : NULL;
+    if (!src || (sandbox_state(src) == SANDBOX_DESTROYING && !src->sources))
+        return NULL;
+    src->sources++;
+    return sandbox_ref(src);
+}
+
+void source_release(struct sandbox *src)
+{
+    if (!src)
+        return;
+    if (--src->sources == 0 && sandbox_state(src) == SANDBOX_DESTROYING)
+        op_submit(src, op_new(OP_DESTROY), true, NULL);
+    sandbox_unref(src);
+}
+
+enum sandbox_state source_state(const struct sandbox *sb)
+{
+    return sandbox_state(sb) == SANDBOX_DESTROYING && sb->sources ? (enum sandbox_state)sb->removed_as : sandbox_state(sb);
 }
 
 static void mark_touched(struct sandbox *sb)

@@ -153,6 +153,36 @@ def publishing_a_template():
 
 
 @check
+def what_is_copied_is_safe_when_its_source_is_removed_at_once():
+    """In one line of shell, several at once: the moves that everyone types."""
+    names = [fresh_name() for _ in range(4)]
+    boxes = [Box() for _ in names]
+    lines, ids = [], [box.get("id") for box in boxes]
+    for box in boxes:
+        box.out(f"echo {box.name} > /whose")
+    for box, name, copy in zip(boxes, names, ("cp -r {s} sandboxes/{n}", "cp -r {s} templates/{n}", "mkdir snapshots/{b}/{n}", "cp -r {s} snapshots/{b}/{n}")):
+        lines.append(copy.format(s=f"sandboxes/{box.name}", b=box.name, n=name) + f" && rmdir sandboxes/{box.name}")
+    for child in [subprocess.Popen(["bash", "-c", text], cwd=path()) for text in lines]:
+        eq(0, child.wait(60), "exit status")
+    for box in boxes:
+        eq(False, exists("sandboxes", box.name), "the source after rmdir")
+    child = Box.known(names[0])
+    eq(boxes[0].name, child.out("cat /whose"))
+    child.remove()
+    defer(remove, "templates", names[1])
+    wait_until(lambda: line("templates", names[1], "state") == "ready", 60, f"the template is ready, error {line('templates', names[1], 'error')!r}")
+    for box, box_id, name in list(zip(boxes, ids, names))[2:]:
+        kept = f"{box.name}~{box_id}"
+        wait_until(lambda: line("snapshots", kept, name, "state") == "ready", 60, f"the snapshot is ready, error {line('snapshots', kept, name, 'error')!r}")
+        child = Box.known(fresh_name())
+        subprocess.run(["cp", "-r", path("snapshots", kept, name), path("sandboxes", child.name)], check=True)
+        eq(box.name, child.out("cat /whose"))
+        child.remove()
+        remove(f"snapshots/{kept}", name)
+    wait_until(lambda: not any(qemu_of(i) for i in ids), 60, "the sources' machines end")
+
+
+@check
 def a_stale_head_changes_nothing():
     box = source()
     stale = f"sandbox/{box.get('id')}@999"
