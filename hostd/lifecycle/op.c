@@ -334,7 +334,7 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
 /* All of it: what copies it, ends its machine or changes its size. */
 static bool needs_disk(enum op_kind kind)
 {
-    return kind == OP_LOAD || kind == OP_SUSPEND || kind == OP_CAPTURE || kind == OP_GROW || kind == OP_RESTART;
+    return kind == OP_LOAD || kind == OP_SUSPEND || kind == OP_MOVE || kind == OP_CAPTURE || kind == OP_GROW || kind == OP_RESTART;
 }
 
 /* Captures that were asked for before this operation, and waited for the disk outside of the queue. */
