@@ -25,6 +25,7 @@ import json
 import os
 import pickle
 import pwd
+import random
 import re
 import select
 import signal
@@ -582,8 +583,11 @@ def as_user(uid, gid, function, *args, groups=()):
 
 
 def test_user(name, group=None):
-    """(uid, gid) of a system user made for the tests and removed at the end; `group` is a further group of it."""
-    command = ["useradd", "--system", "--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", "--user-group"]
+    """(uid, gid) of a user made for the tests and removed at the end; `group` is a further group of it. A uid of its own each time: the store keeps what a
+    tenant had."""
+    taken = {entry.pw_uid for entry in pwd.getpwall()} | {entry.gr_gid for entry in grp.getgrall()}
+    uid = next(n for n in iter(lambda: random.randrange(30000, 60000), None) if n not in taken)
+    command = ["useradd", "--uid", str(uid), "--system", "--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", "--user-group"]
     if group:
         command += ["--groups", group]
     subprocess.run(["userdel", name], capture_output=True)
