@@ -379,6 +379,7 @@ static void spawned(void *user, int err, const struct p9_msg *r)
     struct job *j = st->job;
     struct err e = {0};
     (void)r;
+    j->spawning = false;
     if (err < 0) {
         int code = err == -ECONNRESET ? EIO : -err;
         err = err_set(&e, code, "start job '%s' in '%s': %s", j->row.name, j->sandbox->row.name,
@@ -420,6 +421,7 @@ int job_start(struct job *j, const char *cmd, size_t len, struct waiter *w, stru
     j->row.started = space_now();
     j->row.object = sb->row.object;
     job_save(j); /* before the process exists: after a crash it is looked for, or lost; never forgotten */
+    j->spawning = true;
     guest_put(sb->guest, path, 1, rec.p, (uint32_t)rec.len, spawned, st);
     free(rec.p);
     return 0;
@@ -577,7 +579,7 @@ void jobs_detach(struct sandbox *sb)
 void jobs_attach(struct sandbox *sb)
 {
     for (struct job *j = sb->jobs; j; j = j->next)
-        if (j->row.state == JOB_RUNNING || j->row.state == JOB_STARTING)
+        if (!j->spawning && (j->row.state == JOB_RUNNING || j->row.state == JOB_STARTING))
             job_attach(j);
 }
 

@@ -29,6 +29,7 @@ struct job {
     bool kept;                 /* spared by jobs_lost: the head that is being loaded has it */
     struct job_stream stream[2];
     struct wait_list waiters;  /* of the end */
+    bool spawning;             /* the guest was asked to start it and has not answered: its files may not be there yet */
     bool attached;             /* its files in the guest are open */
     unsigned epoch;            /* counts attachments */
     uint32_t wait_fid, stdin_fid;

@@ -269,11 +269,12 @@ def what_is_damaged_in_the_store_is_mended_from_the_pool():
     checked = spacectl("fsck", "--read-all", "--tenant", "u0")
     eq(1, checked.returncode, checked.stdout + checked.stderr)
     has(found["False vm.state"][1], checked.stdout, "what fsck says")
-    for tenant in ("u0", "templates"):
-        mended = spacectl("fsck", "--read-all", "--repair", "--tenant", tenant, timeout=120)
-        eq(0, mended.returncode, mended.stdout + mended.stderr)
-        if tenant == "u0":
-            has(": mended", mended.stdout, "what fsck says")
+    mended = spacectl("fsck", "--read-all", "--repair", "--tenant", "u0", timeout=120)
+    eq(0, mended.returncode, mended.stdout + mended.stderr)
+    has(": mended", mended.stdout, "what fsck says")
+    spacectl("fsck", "--read-all", "--repair", "--tenant", "templates", timeout=120)
+    checked = spacectl("fsck", "--read-all", "--tenant", "templates")  # what a template of an earlier test had in that pack is nowhere else
+    eq(False, f"artifact {found['True disk.raw'][1]} is affected" in checked.stdout, checked.stdout)
     spoil(objects("False meta", "manifests")[0], "gone")  # nothing in the store says that it was there
     write("repair", "snapshots", b.name, name, "state")
     remove_object(b, name)
@@ -305,11 +306,12 @@ def nothing_is_left_in_the_pool_if_so_configured():
 
 
 @check
-def what_is_removed_while_it_is_fetched_leaves_nothing():
+def what_is_removed_while_it_is_fetched_is_forked_and_leaves_nothing():
     """The sandbox that a fork is made of, whose snapshot is in the store only."""
     defer(lambda: restart_with(suspend_keep=None))
     restart_with(suspend_keep="no")
     source, name = Box(), fresh_name()
+    source.out("echo this > /made; sync")
     source.verb("suspend")
     number = int(source.get("id"), 16)
     hung = daemon_pid("volumed")
@@ -320,15 +322,13 @@ def what_is_removed_while_it_is_fetched_leaves_nothing():
     fork.blocked()
     source.remove()
     wake(hung)
-    kind, code = fork.answer(60)
-    if kind != "errno" or code not in (errno.ESTALE, errno.ENOENT, errno.ECANCELED):
-        fail(f"the fork: {kind} {code}")
-    eq("failed", line("sandboxes", name, "state"))
-    os.rmdir(path("sandboxes", name))
+    eq("value", fork.answer(60)[0], "the fork")
+    child = Box.known(name)
+    eq("this", child.out("cat /made"))
+    child.remove()
     wait_until(lambda: not rows("SELECT 1 FROM snapshots WHERE sandbox = ?", number), 30, "its snapshot is gone")
     wait_until(lambda: not rows("SELECT 1 FROM artifacts WHERE kind = 3 AND object NOT IN (SELECT id FROM snapshots)"), 60, "artifacts of nothing are deleted")
     restart_with(suspend_keep=None)
-    leftovers.none(130)
 
 
 @check

@@ -156,4 +156,15 @@ def spacefs_itself_killed_mounts_anew_over_open_files():
     os.close(cwd)
 
 
+@check(limit=90)
+def jobs_that_are_started_as_soon_as_hostd_is_back():
+    box = shared()
+    for _ in range(4):
+        restart_hostd()
+        jobs = [Job(box, f"exit {n}") for n in range(3)]
+        eq([f"exit {n}" for n in range(3)], [job.wait() for job in jobs])
+        for job in jobs:
+            job.remove()
+
+
 main()
