@@ -98,6 +98,7 @@ struct sandbox {
     bool aborted;                   /* the first, before it had begun */
     unsigned sources;               /* who is to get its state, and has not yet: it ends after them */
     int64_t removed_as;             /* its state when it was removed */
+    bool ending;                    /* OP_DESTROY is in its queue */
     struct sandbox *capturing_from; /* our operation waits for that one's queue */
     struct wait_list ready;         /* touches that wait for an operation to end */
     struct wait_list hurry;         /* a load that waits whether a copy follows: ended by the first use */

@@ -114,6 +114,8 @@ void op_abort(struct sandbox *sb);
  * safe from then on, as `cp -r A B && rmdir A` has it. NULL when there is nothing to hold, which source_release takes. */
 struct sandbox *source_hold(struct space *s, const struct ref *ref);
 void source_release(struct sandbox *src);
+/* Its machine and disk go, whoever waits for them. */
+void sandbox_end(struct sandbox *sb);
 /* Its state, or when it is removed but held, the one in which it was. */
 enum sandbox_state source_state(const struct sandbox *sb);
 struct op *op_new(enum op_kind kind);

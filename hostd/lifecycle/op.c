@@ -573,7 +573,7 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
 struct sandbox *source_hold(struct space *s, const struct ref *ref)
 {
     struct sandbox *src = ref->kind == REF_SANDBOX ? sandbox_by_id(s, ref->id) : NULL;
-    if (!src || (sandbox_state(src) == SANDBOX_DESTROYING && !src->sources))
+    if (!src || source_state(src) == SANDBOX_DESTROYING)
         return NULL;
     src->sources++;
     return sandbox_ref(src);
@@ -583,14 +583,20 @@ void source_release(struct sandbox *src)
 {
     if (!src)
         return;
-    if (--src->sources == 0 && sandbox_state(src) == SANDBOX_DESTROYING)
-        op_submit(src, op_new(OP_DESTROY), true, NULL);
+    if (--src->sources == 0 && sandbox_state(src) == SANDBOX_DESTROYING && !src->ending && !src->gone)
+        sandbox_end(src);
     sandbox_unref(src);
+}
+
+void sandbox_end(struct sandbox *sb)
+{
+    sb->ending = true;
+    op_submit(sb, op_new(OP_DESTROY), true, NULL);
 }
 
 enum sandbox_state source_state(const struct sandbox *sb)
 {
-    return sandbox_state(sb) == SANDBOX_DESTROYING && sb->sources ? (enum sandbox_state)sb->removed_as : sandbox_state(sb);
+    return sandbox_state(sb) == SANDBOX_DESTROYING && sb->sources && !sb->ending ? (enum sandbox_state)sb->removed_as : sandbox_state(sb);
 }
 
 static void mark_touched(struct sandbox *sb)

@@ -133,7 +133,7 @@ static void take_up(struct sandbox *sb, const struct domain *d)
     case SANDBOX_ROLLING_BACK: resume_load(sb); break;
     case SANDBOX_DESTROYING:
         sandbox_unname(sb);
-        op_submit(sb, op_new(OP_DESTROY), false, NULL);
+        sandbox_end(sb);
         break;
     case SANDBOX_STOPPED:
     case SANDBOX_FAILED:

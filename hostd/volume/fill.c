@@ -114,7 +114,7 @@ static void goes_on(struct fill *f)
     struct sandbox *sb = f->sandbox;
     if (f->failing)
         tell(f, "goes-on");
-    if (f->failing && sb) {
+    if ((f->failing || f->stalled) && sb) { /* stalled perhaps before a start of space-hostd, whose error is still there */
         sb->row.error[0] = 0;
         sandbox_save(sb, NULL);
     }
