@@ -104,30 +104,9 @@ int isolate_daemon(const char *folder, struct err *e)
     const uint64_t use = ISOLATE_READS | LANDLOCK_ACCESS_FS_EXECUTE;
     const struct isolate_path paths[] = {
         {folder, use}, {"/usr", use}, {"/lib", use}, {"/lib64", use}, {"/etc", ISOLATE_READS}};
-    static const int denied[] = {SCMP_SYS(socket),
-                                 SCMP_SYS(connect),
-                                 SCMP_SYS(ptrace),
-                                 SCMP_SYS(process_vm_readv),
-                                 SCMP_SYS(process_vm_writev),
-                                 SCMP_SYS(mount),
-                                 SCMP_SYS(umount2),
-                                 SCMP_SYS(pivot_root),
-                                 SCMP_SYS(chroot),
-                                 SCMP_SYS(setns),
-                                 SCMP_SYS(unshare),
-                                 SCMP_SYS(bpf),
-                                 SCMP_SYS(keyctl),
-                                 SCMP_SYS(add_key),
-                                 SCMP_SYS(request_key),
-                                 SCMP_SYS(init_module),
-                                 SCMP_SYS(finit_module),
-                                 SCMP_SYS(kexec_load),
-                                 SCMP_SYS(userfaultfd),
-                                 SCMP_SYS(perf_event_open),
-                                 SCMP_SYS(io_uring_setup),
-                                 SCMP_SYS(open_by_handle_at)};
+    static const int denied[] = {SCMP_SYS(socket), SCMP_SYS(connect)};
     int rc = drop_privileges(e);
     if (rc == 0)
         rc = isolate_files(paths, sizeof paths / sizeof *paths, "space-browsed", e);
-    return rc == 0 ? isolate_deny_calls(denied, sizeof denied / sizeof *denied, e) : rc;
+    return rc == 0 ? isolate_deny_calls(denied, sizeof denied / sizeof *denied, false, e) : rc;
 }

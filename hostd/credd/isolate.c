@@ -48,11 +48,7 @@ int credd_isolate(const struct config *c, bool online, struct err *e)
         {"/lib", ISOLATE_READS},
         {"/lib64", ISOLATE_READS},
     };
-    static const int denied[] = {
-        SCMP_SYS(execve),      SCMP_SYS(execveat),        SCMP_SYS(ptrace),         SCMP_SYS(process_vm_readv),  SCMP_SYS(process_vm_writev), SCMP_SYS(mount),
-        SCMP_SYS(umount2),     SCMP_SYS(pivot_root),      SCMP_SYS(chroot),         SCMP_SYS(setns),             SCMP_SYS(unshare),           SCMP_SYS(bpf),
-        SCMP_SYS(keyctl),      SCMP_SYS(add_key),         SCMP_SYS(request_key),    SCMP_SYS(init_module),       SCMP_SYS(finit_module),      SCMP_SYS(kexec_load),
-        SCMP_SYS(userfaultfd), SCMP_SYS(perf_event_open), SCMP_SYS(io_uring_setup), SCMP_SYS(open_by_handle_at), SCMP_SYS(personality)};
+    static const int denied[] = {SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(personality)};
     if (geteuid() == 0)
         return err_set(e, EPERM, "space-credd must not run on as root");
     int rc = isolate_privileges(e);
@@ -60,5 +56,5 @@ int credd_isolate(const struct config *c, bool online, struct err *e)
         rc = isolate_files(paths, sizeof paths / sizeof *paths, "space-credd", e);
     if (rc < 0)
         return rc;
-    return online ? isolate_deny_calls_online(denied, sizeof denied / sizeof *denied, e) : isolate_deny_calls(denied, sizeof denied / sizeof *denied, e);
+    return isolate_deny_calls(denied, sizeof denied / sizeof *denied, online, e);
 }

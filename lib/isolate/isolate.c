@@ -68,25 +68,28 @@ static int load(scmp_filter_ctx ctx, int rc, struct err *e)
     return rc < 0 ? err_set(e, -rc, "load the system call filter failed") : 0;
 }
 
-static int deny(const int *calls, size_t count, bool online, struct err *e)
+static int deny(scmp_filter_ctx ctx, const int *calls, size_t count)
 {
-    scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
-    int rc = ctx ? 0 : -ENOMEM;
+    int rc = 0;
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), calls[i], 0);
+    return rc;
+}
+
+int isolate_deny_calls(const int *more, size_t count, bool online, struct err *e)
+{
+    static const int no_daemons[] = {
+        SCMP_SYS(ptrace),     SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev), SCMP_SYS(mount),          SCMP_SYS(umount2),
+        SCMP_SYS(pivot_root), SCMP_SYS(chroot),           SCMP_SYS(setns),             SCMP_SYS(unshare),        SCMP_SYS(bpf),
+        SCMP_SYS(keyctl),     SCMP_SYS(add_key),          SCMP_SYS(request_key),       SCMP_SYS(init_module),    SCMP_SYS(finit_module),
+        SCMP_SYS(kexec_load), SCMP_SYS(userfaultfd),      SCMP_SYS(perf_event_open),   SCMP_SYS(io_uring_setup), SCMP_SYS(open_by_handle_at)};
+    scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+    int rc = ctx ? deny(ctx, no_daemons, sizeof no_daemons / sizeof *no_daemons) : -ENOMEM;
+    if (rc == 0)
+        rc = deny(ctx, more, count);
     if (rc == 0 && !online)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_NE, AF_UNIX));
     return load(ctx, rc, e);
-}
-
-int isolate_deny_calls(const int *calls, size_t count, struct err *e)
-{
-    return deny(calls, count, false, e);
-}
-
-int isolate_deny_calls_online(const int *calls, size_t count, struct err *e)
-{
-    return deny(calls, count, true, e);
 }
 
 int isolate_allow_calls(const int *calls, size_t count, struct err *e)

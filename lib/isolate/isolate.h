@@ -6,6 +6,7 @@
 #include "base/err.h"
 
 #include <linux/landlock.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,11 +36,10 @@ int isolate_privileges(struct err *e);
  * a kernel without Landlock it warns that `program` may do what its user may, and returns 0. */
 int isolate_files(const struct isolate_path *paths, size_t count, const char *program, struct err *e);
 
-/* Numbers of seccomp.h (SCMP_SYS). The first denies `calls`, the second everything else; both with EPERM, and sockets that are not unix ones with
- * EAFNOSUPPORT. With the second, a process can send signals to itself only. */
-int isolate_deny_calls(const int *calls, size_t count, struct err *e);
-/* The first, with sockets of the network allowed. */
-int isolate_deny_calls_online(const int *calls, size_t count, struct err *e);
+/* Numbers of seccomp.h (SCMP_SYS). The first denies what no daemon calls (to trace, mount, change namespaces, load into the kernel) and `more`, the second
+ * everything but `calls`; both with EPERM, and sockets that are not unix ones with EAFNOSUPPORT, but for the first when it is `online`. With the second, a
+ * process can send signals to itself only. */
+int isolate_deny_calls(const int *more, size_t count, bool online, struct err *e);
 int isolate_allow_calls(const int *calls, size_t count, struct err *e);
 
 #endif

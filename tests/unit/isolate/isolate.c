@@ -89,7 +89,7 @@ static void some_calls_denied(void)
     char *argv[] = {path, NULL};
     struct err e = {0};
     CHECK_EQ(isolate_privileges(&e), 0);
-    CHECK_EQ(isolate_deny_calls(denied, 2, &e), 0);
+    CHECK_EQ(isolate_deny_calls(denied, 2, false, &e), 0);
     CHECK_EQ(error_of(execv(path, argv)), EPERM);
     CHECK_EQ(error_of(socket(AF_INET, SOCK_STREAM, 0)), EAFNOSUPPORT);
     CHECK_EQ(error_of(socket(AF_UNIX, SOCK_STREAM, 0)), 0);
