@@ -82,7 +82,7 @@ static int verify(const struct command *self, const struct tree *t, const struct
     if (rc < 0)
         return rc;
     if (found.first > 1)
-        printf("lines 1 to %" PRIu64 " are not there any more\n", found.first - 1);
+        printf("lines 1 to %" PRIu64 " are not there any more: %s\n", found.first - 1, found.dropped ? "they were older than audit_days" : "no line says why");
     printf("%" PRIu64 " lines, each follows the one before it; the last one's hash is %s\n", found.lines - found.first + 1, sodium_bin2hex(hash, sizeof hash, found.hash, AUDIT_HASH));
     if (asked < 0)
         printf("whether lines are missing at the end cannot be said: %s\n", unasked.msg);

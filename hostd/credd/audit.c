@@ -20,6 +20,7 @@
 
 #define SYNC_MSEC 200u
 #define FILE_MAX  ((off_t)64 << 20)
+#define DAY_SEC   86400
 
 struct audit {
     uv_loop_t *loop;
@@ -30,6 +31,8 @@ struct audit {
     char folder[256];
     int fd;
     off_t size;
+    time_t day;    /* when it was last written, in days */
+    unsigned days; /* that files are kept; 0: for ever */
     struct audit_end end;
 };
 
@@ -90,6 +93,7 @@ static int open_file(struct audit *a, uint64_t first, struct err *e)
     }
     a->fd = fd;
     a->size = st.st_size;
+    a->day = st.st_mtime / DAY_SEC;
     return 0;
 }
 
@@ -111,27 +115,14 @@ static int cut_torn(struct audit *a, struct err *e)
     return ftruncate(a->fd, a->size) < 0 ? err_sys(e, "cut the audit log in %s", a->folder) : 0;
 }
 
-/* Goes on behind the newest file's last line, whatever is to be said of it: audit_verify says it. */
-static void take_line(void *user, const char *line)
-{
-    struct audit *a = user;
-    char text[AUDIT_HASH * 2 + 1];
-    uint64_t seq;
-    size_t len;
-    if (audit_member(line, "seq", text, sizeof text) && str_parse_u64(text, UINT64_MAX, &seq) == 0)
-        a->end.lines = seq;
-    if (audit_member(line, "hash", text, sizeof text) && sodium_hex2bin(a->end.hash, AUDIT_HASH, text, strlen(text), NULL, &len, NULL) < 0)
-        memset(a->end.hash, 0, AUDIT_HASH);
-}
-
 static int remove_file(const char *folder, uint64_t first, struct err *e)
 {
     char path[300];
     snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", folder, first);
-    return unlink(path) < 0 ? err_sys(e, "remove %s, which is empty", path) : 0;
+    return unlink(path) < 0 ? err_sys(e, "remove %s", path) : 0;
 }
 
-int audit_open(uv_loop_t *loop, const char *folder, struct audit **out, struct err *e)
+int audit_open(uv_loop_t *loop, const char *folder, unsigned days, struct audit **out, struct err *e)
 {
     struct audit *a = calloc(1, sizeof *a);
     uint64_t first = 0;
@@ -139,6 +130,7 @@ int audit_open(uv_loop_t *loop, const char *folder, struct audit **out, struct e
         return err_set(e, ENOMEM, "open the audit log: out of memory");
     a->fd = -1;
     a->loop = loop;
+    a->days = days;
     str_copy(a->folder, sizeof a->folder, folder);
     int rc = mkdir(folder, 0700) < 0 && errno != EEXIST ? err_sys(e, "make %s", folder) : audit_file_last(folder, &first, e);
     if (rc == 0)
@@ -146,13 +138,13 @@ int audit_open(uv_loop_t *loop, const char *folder, struct audit **out, struct e
     if (rc == 0)
         rc = cut_torn(a, e);
     if (rc == 0)
-        rc = audit_tail(folder, AUDIT_LINE_MAX * 2, take_line, a, e);
+        rc = audit_file_end(folder, first ? first : 1, &a->end, e); /* whatever is to be said of it: audit_verify says it */
     bool empty = rc == 0 && a->end.lines == 0 && first > 1; /* a power failure right after a new file was begun */
     if (empty)
         rc = remove_file(folder, first, e);
     if (rc < 0 || empty) {
         audit_close(a);
-        return rc < 0 ? rc : audit_open(loop, folder, out, e);
+        return rc < 0 ? rc : audit_open(loop, folder, days, out, e);
     }
     if (loop) {
         uv_timer_init(loop, &a->timer);
@@ -199,7 +191,7 @@ static int append(struct audit *a, const char *line, size_t len)
     return rc;
 }
 
-int audit_note(struct audit *a, const char *kind, uint64_t credential, uint64_t sandbox, uint32_t uid, uint64_t count, const char *text)
+static int write_line(struct audit *a, const char *kind, uint64_t credential, uint64_t sandbox, uint32_t uid, uint64_t count, const char *text)
 {
     char line[AUDIT_LINE_MAX], quoted[AUDIT_TEXT_MAX], prev[AUDIT_HASH * 2 + 1], hash[AUDIT_HASH * 2 + 1], stamp[40];
     struct audit_end end = {.lines = a->end.lines + 1};
@@ -218,16 +210,60 @@ int audit_note(struct audit *a, const char *kind, uint64_t credential, uint64_t 
     crypto_hash_sha256(end.hash, (const unsigned char *)line, len);
     sodium_bin2hex(hash, sizeof hash, end.hash, AUDIT_HASH);
     str_append(line, sizeof line, &len, ",\"hash\":\"%s\"}\n", hash);
-    int rc = a->size > FILE_MAX ? open_file(a, end.lines, NULL) : 0;
-    if (rc == 0)
-        rc = append(a, line, len);
-    if (rc < 0) {
-        log_error("the audit log cannot be written: %s", strerror(-rc));
+    int rc = append(a, line, len);
+    if (rc < 0)
         return rc;
-    }
     a->end = end;
+    a->day = now.tv_sec / DAY_SEC;
     a->dirty = true;
     return 0;
+}
+
+/* True: the file is so old that it goes, now that it is written where it ended. */
+static bool drop(struct audit *a, uint64_t number)
+{
+    char path[300], hash[AUDIT_HASH * 2 + 1], text[AUDIT_TEXT_MAX];
+    struct audit_end end;
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", a->folder, number);
+    if (stat(path, &st) < 0 || time(NULL) - st.st_mtime < (time_t)a->days * DAY_SEC || audit_file_end(a->folder, number, &end, NULL) < 0)
+        return false;
+    snprintf(text, sizeof text, AUDIT_DROP_TEXT, end.lines, sodium_bin2hex(hash, sizeof hash, end.hash, AUDIT_HASH));
+    return write_line(a, "drop", 0, 0, 0, 1, text) == 0 && audit_sync(a) == 0 && remove_file(a->folder, number, NULL) == 0;
+}
+
+/* The oldest first: what is left has no gap. */
+static void drop_old(struct audit *a)
+{
+    AUTO_FREE uint64_t *numbers = NULL;
+    size_t count = 0, i = 0;
+    if (!a->days || audit_file_list(a->folder, &numbers, &count, NULL) < 0)
+        return;
+    while (i + 1 < count && drop(a, numbers[i]))
+        i++;
+    if (i)
+        log_info("%zu files of the audit log were older than %u days, and are gone", i, a->days);
+}
+
+/* A file for each day, and more when one is large. */
+static int next_file(struct audit *a)
+{
+    if (a->size == 0 || (a->size <= FILE_MAX && time(NULL) / DAY_SEC == a->day))
+        return 0;
+    int rc = open_file(a, a->end.lines + 1, NULL);
+    if (rc == 0)
+        drop_old(a);
+    return rc;
+}
+
+int audit_note(struct audit *a, const char *kind, uint64_t credential, uint64_t sandbox, uint32_t uid, uint64_t count, const char *text)
+{
+    int rc = next_file(a);
+    if (rc == 0)
+        rc = write_line(a, kind, credential, sandbox, uid, count, text);
+    if (rc < 0)
+        log_error("the audit log cannot be written: %s", strerror(-rc));
+    return rc;
 }
 
 struct audit_end audit_end(const struct audit *a)

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NAME_DIGITS 16u
@@ -37,8 +38,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* All numbers, ascending; malloc'ed. */
-static int list(const char *folder, uint64_t **out, size_t *ret_count, struct err *e)
+int audit_file_list(const char *folder, uint64_t **out, size_t *ret_count, struct err *e)
 {
     DIR *d = opendir(folder);
     size_t count = 0;
@@ -66,7 +66,7 @@ int audit_file_last(const char *folder, uint64_t *out, struct err *e)
 {
     AUTO_FREE uint64_t *numbers = NULL;
     size_t count = 0;
-    int rc = list(folder, &numbers, &count, e);
+    int rc = audit_file_list(folder, &numbers, &count, e);
     *out = rc == 0 && count ? numbers[count - 1] : 0;
     return rc;
 }
@@ -77,13 +77,10 @@ static FILE *open_number(const char *folder, uint64_t number, char path[300])
     return fopen(path, "re");
 }
 
-int audit_tail(const char *folder, size_t bytes, void (*each)(void *user, const char *line), void *user, struct err *e)
+/* The last lines of one file. */
+static int tail(const char *folder, uint64_t number, size_t bytes, void (*each)(void *user, const char *line), void *user, struct err *e)
 {
     char path[300], line[AUDIT_LINE_MAX];
-    uint64_t number;
-    int rc = audit_file_last(folder, &number, e);
-    if (rc < 0 || number == 0)
-        return rc;
     FILE *f = open_number(folder, number, path);
     if (!f)
         return err_sys(e, "open %s", path);
@@ -101,6 +98,47 @@ int audit_tail(const char *folder, size_t bytes, void (*each)(void *user, const 
     }
     fclose(f);
     return 0;
+}
+
+static size_t size_of(const char *folder, uint64_t number)
+{
+    char path[300];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", folder, number);
+    return stat(path, &st) < 0 ? 0 : (size_t)st.st_size;
+}
+
+int audit_tail(const char *folder, size_t bytes, void (*each)(void *user, const char *line), void *user, struct err *e)
+{
+    AUTO_FREE uint64_t *numbers = NULL;
+    size_t count = 0, newer = 0; /* bytes behind the file at hand */
+    int rc = audit_file_list(folder, &numbers, &count, e);
+    size_t i = count;
+    while (i > 0 && newer < bytes)
+        newer += size_of(folder, numbers[--i]);
+    for (; rc == 0 && i < count; i++) {
+        newer -= size_of(folder, numbers[i]) < newer ? size_of(folder, numbers[i]) : newer;
+        rc = tail(folder, numbers[i], bytes - newer, each, user, e);
+    }
+    return rc;
+}
+
+static void take_line(void *user, const char *line)
+{
+    struct audit_end *end = user;
+    char text[AUDIT_HASH * 2 + 1];
+    uint64_t seq;
+    size_t len;
+    if (audit_member(line, "seq", text, sizeof text) && str_parse_u64(text, UINT64_MAX, &seq) == 0)
+        end->lines = seq;
+    if (audit_member(line, "hash", text, sizeof text) && sodium_hex2bin(end->hash, AUDIT_HASH, text, strlen(text), NULL, &len, NULL) < 0)
+        memset(end->hash, 0, AUDIT_HASH);
+}
+
+int audit_file_end(const char *folder, uint64_t number, struct audit_end *out, struct err *e)
+{
+    *out = (struct audit_end){0};
+    return tail(folder, number, AUDIT_LINE_MAX * 2, take_line, out, e);
 }
 
 bool audit_member(const char *line, const char *name, char *out, size_t size)
@@ -127,7 +165,18 @@ bool audit_member(const char *line, const char *name, char *out, size_t size)
 struct chain {
     struct audit_end *end;
     char prev[AUDIT_HASH * 2 + 1];
+    char before[AUDIT_HASH * 2 + 1]; /* what the first line says of the one before it */
 };
+
+/* Does it tell that what was before the first line was removed as it should? */
+static void look_for_drop(struct chain *c, const char *line)
+{
+    char kind[16], text[AUDIT_TEXT_MAX], want[AUDIT_TEXT_MAX];
+    if (!audit_member(line, "kind", kind, sizeof kind) || strcmp(kind, "drop") != 0 || !audit_member(line, "text", text, sizeof text))
+        return;
+    snprintf(want, sizeof want, AUDIT_DROP_TEXT, c->end->first - 1, c->before);
+    c->end->dropped = c->end->dropped || strcmp(text, want) == 0;
+}
 
 /* NULL: it is as it should be, and the chain goes on behind it. Else what is wrong. */
 static const char *check_line(struct chain *c, const char *line)
@@ -156,9 +205,12 @@ static const char *check_line(struct chain *c, const char *line)
         return "its number does not follow: lines were removed or inserted before it";
     if (c->prev[0] && strcmp(prev, c->prev) != 0)
         return "it does not follow the line before it: that one was changed, or others were removed or inserted";
+    if (!c->before[0])
+        memcpy(c->before, prev, sizeof prev);
     c->end->lines = n;
     memcpy(c->end->hash, bytes, sizeof bytes);
     memcpy(c->prev, real, sizeof real);
+    look_for_drop(c, line);
     return NULL;
 }
 
@@ -183,7 +235,7 @@ int audit_verify(const char *folder, struct audit_end *out, struct err *e)
     char path[300];
     size_t count = 0;
     *out = (struct audit_end){0};
-    int rc = list(folder, &numbers, &count, e);
+    int rc = audit_file_list(folder, &numbers, &count, e);
     out->first = rc == 0 && count ? numbers[0] : 1;
     out->lines = out->first - 1;
     if (out->first == 1) /* else the first line's word for what was before it is taken */

@@ -6,7 +6,7 @@
 //   store.c     credentials on the disk, encrypted; in memory, encrypted too
 //   find.c      which credential a sandbox uses for a host, and whether it may now
 //   backend.h   where values lie: backend_local.c, backend_vault.c
-//   audit.c     the log of every decision, a hash chain
+//   audit.c     the log of every decision, a hash chain; audit_tally.c: of which a tenant fills no more than so much
 //   haproxy.h   injection: HAProxy's certificates, its questions, and space-netd's
 //
 // Theory of operation. One thread, one loop. A credential belongs to a scope; a sandbox has a chain of
@@ -30,6 +30,7 @@
 
 struct store;
 struct audit;
+struct audit_tally;
 struct server;
 struct finder;
 struct haproxy;
@@ -40,6 +41,7 @@ struct credd {
     uid_t user; /* of space-hostd, who may be our client */
     struct store *store;
     struct audit *audit;
+    struct audit_tally *tally;
     struct finder *finder;
     struct server *server;
     struct haproxy *haproxy; /* haproxy.h */

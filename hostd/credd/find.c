@@ -6,7 +6,7 @@
 #include "hostd/credd/find.h"
 
 #include "base/str.h"
-#include "hostd/credd/audit.h"
+#include "hostd/credd/audit_tally.h"
 #include "hostd/volumed/secret_file.h"
 
 #include <errno.h>
@@ -263,7 +263,7 @@ static enum cred_verdict note(const struct ask *a, enum cred_verdict v)
     const struct known *k = known_of(a->f, a->sandbox);
     snprintf(text, sizeof text, "%s:%u%s%s%s%s", a->host, a->port, a->what[0] ? " " : "", a->what, v != CRED_FOUND ? ": " : "", sentence_of(v));
     const char *kind = v != CRED_FOUND ? "refused" : a->login ? "login" : "use";
-    if (audit_note(a->f->credd->audit, kind, a->credential, a->sandbox, a->login ? a->uid : k ? k->owner : 0, 1, text) < 0)
+    if (audit_tally_note(a->f->credd->tally, kind, a->credential, a->sandbox, a->login ? a->uid : k ? k->owner : 0, 1, text) < 0)
         return CRED_NO_AUDIT;
     time_t now = time(NULL);
     struct tm tm;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "hostd/credd/audit.h"
+#include "hostd/credd/audit_tally.h"
 #include "hostd/credd/backend_vault.h"
 #include "hostd/credd/credd.h"
 #include "hostd/credd/find.h"
@@ -108,7 +109,9 @@ static int open_parts(struct credd *c, struct master *m, int fd, struct err *e)
     configure_softhsm(c->config.credential_keys);
     int rc = master_open(m, c->config.credential_keys, c->config.credentials, e);
     if (rc == 0)
-        rc = audit_open(c->loop, audit, &c->audit, e);
+        rc = audit_open(c->loop, audit, c->config.audit_days, &c->audit, e);
+    if (rc == 0)
+        rc = audit_tally_create(c->loop, c->audit, c->config.audit_lines, &c->tally, e);
     if (rc == 0)
         rc = store_open(c->config.credentials, m->keys, &c->store, e);
     const char *where = c->config.credential_store;
@@ -130,7 +133,7 @@ static void on_signal(uv_signal_t *h, int number)
     uv_stop(h->loop);
 }
 
-/* Every line is on the disk: then there is nothing to wind up. */
+/* Once every line is on the disk there is nothing to wind up. */
 static void serve(struct credd *c)
 {
     static uv_signal_t term, interrupt;
@@ -140,6 +143,7 @@ static void serve(struct credd *c)
     uv_signal_start(&interrupt, on_signal, SIGINT);
     log_info("space-credd %s keeps %u credentials (values: %s)", SPACE_VERSION, store_count(c->store), finder_backend(c->finder)->ops->name);
     uv_run(c->loop, UV_RUN_DEFAULT);
+    audit_tally_close(c->tally);
     audit_sync(c->audit);
 }
 

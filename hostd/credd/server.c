@@ -6,7 +6,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "hostd/credd/audit.h"
+#include "hostd/credd/audit_tally.h"
 #include "hostd/credd/find.h"
 #include "hostd/credd/haproxy.h"
 #include "hostd/credd/master.h"
@@ -88,6 +88,15 @@ static int note(struct request *r, const char *kind, uint64_t credential, const 
     return rc < 0 ? err_set(&r->err, -rc, "nothing is done that cannot be logged: the audit log cannot be written: %s", strerror(-rc)) : 0;
 }
 
+/* Root may change what it likes; whoever else asks so often gets no more lines. What ends a secret's use is always done: it cannot be done more often than what it undoes. */
+static int note_change(struct request *r, const char *kind, uint64_t credential, const char *text)
+{
+    int rc = r->q.uid ? audit_tally_change(r->server->credd->tally, r->q.uid) : 0;
+    if (rc == -EAGAIN)
+        return err_set(&r->err, EAGAIN, "you changed credentials too often: try again in a minute");
+    return rc < 0 ? err_set(&r->err, -rc, "nothing is done that cannot be logged: the audit log cannot be written: %s", strerror(-rc)) : note(r, kind, credential, text);
+}
+
 /* ---- credentials ---- */
 
 static struct store *store_of(const struct request *r)
@@ -122,7 +131,7 @@ static int op_make(struct request *r)
         return rc;
     scope_text(&c->rec.scope, scope);
     snprintf(text, sizeof text, "%s in %s", c->rec.name, scope);
-    rc = note(r, "make", c->rec.id, text);
+    rc = note_change(r, "make", c->rec.id, text);
     if (rc < 0)
         store_remove(store_of(r), c, NULL);
     return rc < 0 ? rc : attach(r, &c->rec, sizeof c->rec);
@@ -186,7 +195,7 @@ static int op_set(struct request *r)
         rc = may_change(r, c, &next, &r->err);
     if (rc == 0) {
         snprintf(text, sizeof text, "%s: %s = %.300s", c->rec.name, name, r->payload);
-        rc = note(r, "change", c->rec.id, text);
+        rc = note_change(r, "change", c->rec.id, text);
     }
     if (rc == 0)
         rc = store_save(store_of(r), c, &next, NULL, 0, &r->err);
@@ -282,7 +291,7 @@ static int op_value(struct request *r)
     if (rc == 0)
         rc = value_check(&c->method, s->plain, len, &r->err);
     if (rc == 0)
-        rc = note(r, "value", c->rec.id, c->rec.name);
+        rc = note_change(r, "value", c->rec.id, c->rec.name);
     if (rc == 0) {
         c->busy = true;
         b->ops->put(b, &c->rec, s->plain, len, value_put, r);
@@ -391,7 +400,7 @@ static int op_login(struct request *r)
 
 static int op_denied(struct request *r)
 {
-    int rc = audit_note(r->server->credd->audit, "denied", 0, r->q.sandbox, r->q.uid, r->q.count, r->payload);
+    int rc = audit_tally_note(r->server->credd->tally, "denied", 0, r->q.sandbox, r->q.uid, r->q.count, r->payload);
     return rc < 0 ? err_set(&r->err, -rc, "the audit log cannot be written: %s", strerror(-rc)) : 0;
 }
 

@@ -86,6 +86,8 @@ static const struct key keys[] = {
     {"credentials", K_PATH, AT(credentials), 0, 0, "/var/lib/space/credentials"},
     {"credential_keys", K_PATH, AT(credential_keys), 0, 0, "/etc/space/credential-keys"},
     {"credential_store", K_TEXT, AT(credential_store), 0, 0, "local"},
+    {"audit_lines", K_U32, AT(audit_lines), 1, 1000000000, "100"},
+    {"audit_days", K_U32, AT(audit_days), 0, 36500, "0"},
     {"cred_user", K_NAME, AT(cred_user), 0, 0, "space-cred"},
     {"job_output", K_SIZE, AT(job_output), 4096, SIZE_GIB(1024), "64M"},
 };

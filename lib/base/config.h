@@ -60,6 +60,8 @@ struct config {
     char credentials[CONFIG_PATH_MAX]; /* what space-credd keeps, and the audit log; default /var/lib/space/credentials */
     char credential_keys[CONFIG_PATH_MAX]; /* folder with credentials.key: who wraps space-credd's key; default /etc/space/credential-keys */
     char credential_store[CONFIG_PATH_MAX]; /* where values lie: `local`, or a file that says where Vault is; default local */
+    uint32_t audit_lines;         /* of the audit log that uses of one tenant may fill in a minute, and changes; default 100 */
+    uint32_t audit_days;          /* that a file of the audit log is kept after its last line; 0: for ever; default 0 */
     char cred_user[33];           /* user of space-credd; default space-cred */
     uint64_t job_output;          /* spooled bytes per job; default 64M */
 };

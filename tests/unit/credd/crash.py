@@ -119,7 +119,7 @@ class Changes:
 def main(program, spacectl, seconds=6, seed=None):
     seed = seed or random.randrange(1 << 32)
     print(f"seed {seed}")
-    d = Daemon(program)
+    d = Daemon(program, "inject = no\naudit_lines = 1000000\n")
     kills = 0
     with d:
         changes = Changes(d, random.Random(seed))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from client import AUDIT, DENIED, EXPIRES, FORGET, HOSTS, LABELLED, METHOD, PLATFORM, RATE, REMOVE, SANDBOX, TENANT, Daemon, Failed, keypair, scope
+from client import AUDIT, DENIED, EXPIRES, FORGET, HOSTS, LABELLED, METHOD, PLATFORM, RATE, REMOVE, SANDBOX, SET, TENANT, Daemon, Failed, keypair, scope
 
 A, B = 0xA1, 0xB2
 SECRET = b"correct-horse-battery-staple"
@@ -175,7 +175,38 @@ def locked(d):
     assert core[4] == "0" and core[5] == "0", core
 
 
+def changes_until_refused(c, ident):
+    for _ in range(11):  # a minute may end meanwhile
+        c.set(ident, EXPIRES, "1h")
+
+
+def a_tenant_fills_only_its_share_of_the_log(program):
+    d = Daemon(program, "inject = no\naudit_lines = 5\n")
+    with d:
+        c = d.client()
+        c.know(A, 1000)
+        ident = c.add(scope(SANDBOX, 1000, A), "s", "a.example", SECRET)
+        assert "too often" in fails(errno.EAGAIN, changes_until_refused, c, ident)
+        c.call(SET, ident, field=EXPIRES, text="2h")  # root's
+        for _ in range(50):
+            c.login(A, "https://a.example")
+        assert c.log(ident).count(" login ") == 50
+        c.value(ident, b"")  # a revocation is never refused
+        fails(errno.EACCES, c.login, A, "https://a.example")
+        for text in ("deny x.example:443", "deny y.example:443"):
+            c.call(DENIED, sandbox=A, uid=1000, count=500, text=text)
+        c.close()
+        d.process.terminate()
+        assert d.process.wait(20) == 0
+        lines = [json.loads(line) for p in sorted(pathlib.Path(d.state, "audit").iterdir()) for line in p.read_text().splitlines()]
+        sums = {kind: sum(line["count"] for line in lines if line["kind"] == kind) for kind in ("login", "refused", "denied")}
+        assert sums == {"login": 50, "refused": 1, "denied": 1000}, sums
+        assert any(line["kind"] == "counting" for line in lines) and len(lines) < 50, lines
+        d.process = None
+
+
 def main(program):
+    a_tenant_fills_only_its_share_of_the_log(program)
     d = Daemon(program)
     with d:
         c = d.client()

@@ -2,17 +2,21 @@
 // What credd.h promises to whoever injects: which credential a request gets, in which form, and when it is refused. On a store of its own, without a loop.
 #include "unit/check.h"
 
-#include "hostd/credd/audit.h"
+#include "hostd/credd/audit_tally.h"
 #include "hostd/credd/find.h"
 #include "hostd/credd/master.h"
 #include "hostd/volumed/secret_file.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OWNER   1000u
@@ -208,7 +212,7 @@ static void every_line_is_in_the_chain(void)
     CHECK_EQ(audit_note(credd.audit, "test", 0, 0, 0, 1, "\",\"hash\":\"\n\\\x01\xff"), 0);
     CHECK_EQ(audit_verify(path, &end, &e), 0);
     audit_close(credd.audit);
-    CHECK_EQ(audit_open(NULL, path, &credd.audit, &e), 0);
+    CHECK_EQ(audit_open(NULL, path, 0, &credd.audit, &e), 0);
     CHECK_EQ((int)audit_end(credd.audit).lines, (int)end.lines);
     CHECK_EQ(audit_note(credd.audit, "test", 0, 0, 0, 1, "goes on"), 0);
     CHECK_EQ(audit_verify(path, &end, &e), 0);
@@ -233,8 +237,102 @@ static void a_long_log_goes_on_in_another_file(void)
     CHECK_EQ(audit_verify(path, &end, &e), 0);
     CHECK(end.first > 1000 && end.lines == last);
     audit_close(credd.audit);
-    CHECK_EQ(audit_open(NULL, path, &credd.audit, &e), 0);
+    CHECK_EQ(audit_open(NULL, path, 0, &credd.audit, &e), 0);
     CHECK_EQ(audit_end(credd.audit).lines, last);
+}
+
+struct sum {
+    unsigned lines, counting;
+    uint64_t uses, others;
+};
+
+static void add_up(void *user, const char *line)
+{
+    struct sum *s = user;
+    char kind[16], count[24], text[AUDIT_TEXT_MAX];
+    if (!audit_member(line, "kind", kind, sizeof kind) || !audit_member(line, "count", count, sizeof count) ||
+        !audit_member(line, "text", text, sizeof text))
+        return;
+    s->lines++;
+    s->counting += strcmp(kind, "counting") == 0;
+    if (strcmp(kind, "use") == 0)
+        *(strcmp(text, "others") == 0 ? &s->others : &s->uses) += strtoull(count, NULL, 10);
+}
+
+/* Whatever a tenant's guests do, it is few lines, and the counts add up; another tenant does not notice. */
+static void a_tenant_fills_only_its_share(void)
+{
+    struct audit *a;
+    struct audit_tally *t;
+    struct audit_end end;
+    struct sum sum = {0};
+    struct err e = {0};
+    char path[100], text[40];
+    snprintf(path, sizeof path, "%s/share", folder);
+    CHECK_EQ(audit_open(NULL, path, 0, &a, &e), 0);
+    CHECK_EQ(audit_tally_create(NULL, a, 10, &t, &e), 0);
+    for (unsigned i = 0; i < 10000; i++) {
+        snprintf(text, sizeof text, "n%u.example:443", i % 40);
+        CHECK_EQ(audit_tally_note(t, "use", 1, SANDBOX, OWNER, 2, text), 0);
+    }
+    for (unsigned i = 0; i < 100; i++)
+        CHECK_EQ(audit_tally_change(t, OWNER), i < 10 ? 0 : -EAGAIN); /* uses leave those as they are */
+    uint64_t before = audit_end(a).lines;
+    for (unsigned i = 0; i < 10; i++)
+        CHECK_EQ(audit_tally_note(t, "use", 1, SANDBOX, OWNER + 1, 1, "other.example:443"), 0);
+    CHECK_EQ(audit_end(a).lines, before + 10);
+    audit_tally_close(t);
+    CHECK_EQ(audit_verify(path, &end, &e), 0);
+    CHECK_EQ(audit_tail(path, 1u << 20, add_up, &sum, &e), 0);
+    CHECK_EQ(sum.uses + sum.others, 20010);
+    CHECK(sum.others > 0 && sum.counting > 0);
+    CHECK(sum.lines <= 2 * (10 + 1 + 16 + 4) + 10); /* a minute may have ended meanwhile */
+    audit_close(a);
+}
+
+static void make_older(const char *path, uint64_t number, unsigned days)
+{
+    char name[140];
+    struct timespec t[2] = {{.tv_sec = time(NULL) - days * 86400}, {.tv_sec = time(NULL) - days * 86400}};
+    snprintf(name, sizeof name, "%s/%016llu.jsonl", path, (unsigned long long)number);
+    CHECK_EQ(utimensat(AT_FDCWD, name, t, 0), 0);
+}
+
+static void reopen(const char *path, struct audit **a, unsigned days)
+{
+    struct err e = {0};
+    if (*a)
+        audit_close(*a);
+    CHECK_EQ(audit_open(NULL, path, days, a, &e), 0);
+}
+
+/* Days pass: files begin, old ones go when the administrator wants it, and the chain tells of them. */
+static void old_lines_go_when_they_should(void)
+{
+    struct audit *a = NULL;
+    struct audit_end end;
+    struct err e = {0};
+    char path[100], first[140];
+    snprintf(path, sizeof path, "%s/days", folder);
+    reopen(path, &a, 0);
+    for (unsigned i = 0; i < 3; i++)
+        CHECK_EQ(audit_note(a, "test", 0, 0, 0, 1, "of the first day"), 0);
+    make_older(path, 1, 9);
+    reopen(path, &a, 0);
+    CHECK_EQ(audit_note(a, "test", 0, 0, 0, 1, "of the second day"), 0);
+    make_older(path, 4, 5);
+    reopen(path, &a, 7);
+    CHECK_EQ(audit_verify(path, &end, &e), 0);
+    CHECK(end.first == 1 && end.lines == 4); /* nothing goes before something is written */
+    CHECK_EQ(audit_note(a, "test", 0, 0, 0, 1, "of the third day"), 0);
+    CHECK_EQ(audit_verify(path, &end, &e), 0);
+    CHECK(end.first == 4 && end.lines == 6 && end.dropped);
+    /* somebody else removes more */
+    snprintf(first, sizeof first, "%s/0000000000000004.jsonl", path);
+    CHECK_EQ(unlink(first), 0);
+    CHECK_EQ(audit_verify(path, &end, &e), 0);
+    CHECK(end.first == 5 && !end.dropped);
+    audit_close(a);
 }
 
 static void open_all(void)
@@ -245,7 +343,8 @@ static void open_all(void)
     CHECK(sodium_init() >= 0 && mkdtemp(folder));
     randombytes_buf(&keys, sizeof keys);
     snprintf(path, sizeof path, "%s/audit", folder);
-    CHECK_EQ(audit_open(NULL, path, &credd.audit, &e), 0);
+    CHECK_EQ(audit_open(NULL, path, 0, &credd.audit, &e), 0);
+    CHECK_EQ(audit_tally_create(NULL, credd.audit, UINT32_MAX, &credd.tally, &e), 0);
     CHECK_EQ(store_open(folder, &keys, &credd.store, &e), 0);
     CHECK_EQ(finder_create(&credd, backend_local_create(&keys, &e), &credd.finder, &e), 0);
     CHECK_EQ(finder_know(credd.finder, SANDBOX, OWNER, "team=x\nadmin.team=red"), 0);
@@ -260,6 +359,7 @@ static void remove_all(void)
 
 static const struct check_test tests[] = {TEST(open_all), TEST(each_method_has_its_form), TEST(hosts_and_ports_are_matched), TEST(the_closest_decides_alone),
                                           TEST(limits_hold_and_come_back), TEST(who_is_not_known_gets_nothing), TEST(what_cannot_be_logged_is_refused),
-                                          TEST(every_line_is_in_the_chain), TEST(a_long_log_goes_on_in_another_file), TEST(remove_all)};
+                                          TEST(every_line_is_in_the_chain), TEST(a_long_log_goes_on_in_another_file),
+                                          TEST(a_tenant_fills_only_its_share), TEST(old_lines_go_when_they_should), TEST(remove_all)};
 
 CHECK_MAIN(tests)
