@@ -184,6 +184,8 @@ static void void_way(struct fs *fs, struct node *n, uint32_t uid)
 int fid_finish(struct task *t, struct fid_ref *r, int rc)
 {
     fid_put(r);
+    if (rc == -ESTALE)
+        t->fs->changes++; /* the kernel looks the path up again, and must not be told what is remembered */
     if (!r || rc != -ESTALE || !node_is_guest(r->node) || t->rewalks >= REWALKS_MAX)
         return rc;
     t->rewalks++;

@@ -14,21 +14,27 @@
 
 /* --- getattr --- */
 
-/* Takes an open file of the same user to work on, for the file may have no name any more; `writes`: a writable one. */
+/* Takes an open file of a guest, or directory, of the same user to work on, for it may have no name any more; `writes`: a writable one. */
 static void prefer_open(struct req *r, bool writes)
 {
+    if (!node_is_guest(r->node) && r->node->format != S_IFDIR)
+        return;
     for (struct handle *h = r->node->handles; h && !r->handle; h = h->next)
-        if (h->uid == r->uid && (!writes || handle_writes(h)) && node_is_guest(r->node))
+        if (h->uid == r->uid && (!writes || handle_writes(h)))
             r->handle = handle_ref(h);
 }
 
-/* The fid to ask about the request's file: an open file's own, else the node's. */
+/* The fid to ask about the request's file: an open file's own, else the node's. What prefer_open took may be closed at any wait. */
 static int attr_fid(struct req *r, struct fid_ref **ref, uint32_t *fid)
 {
+    int rc;
     *ref = NULL;
-    if (r->handle)
-        return handle_own_fid(&r->task, r->handle, fid);
-    int rc = fid_get(&r->task, r->node, r->uid, ref);
+    if (r->handle && !r->handle->released) {
+        rc = handle_own_fid(&r->task, r->handle, fid);
+        if (!r->handle->released)
+            return rc;
+    }
+    rc = fid_get(&r->task, r->node, r->uid, ref);
     if (rc == 0)
         *fid = (*ref)->fid;
     return rc;

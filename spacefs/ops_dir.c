@@ -282,7 +282,8 @@ static void readdir_(struct req *r)
         offset = h->entries_offset;
     }
     if (rc < 0) {
-        request_error(r, rc);
+        /* One that was removed while it is open has no names any more, as in any file system. A guest's is stale when its machine began anew. */
+        request_error(r, rc == -ESTALE && node_is_control(r->node) ? -ENOENT : rc);
         return;
     }
     fuse_req_t fuse = r->fuse;

@@ -153,11 +153,11 @@ def what_another_process_only_looked_at_is_one():
     x = made()
     subprocess.run(["ls", "-l", path("sandboxes", x)], capture_output=True, check=True)
     with open(path("sandboxes", source().name, "labels")) as a:
-        with open(opener(x, "labels"), "w") as b:
+        with open(opener(x, "labels"), "w") as b:  # while it is open the copy goes on
             b.write(a.read())
-    names = subprocess.run(["ls", path("sandboxes", x)], capture_output=True, text=True, check=True).stdout.split()
-    has("state", names, "what another process sees meanwhile")
-    eq("creating", cat("sandboxes", x, "state").strip(), "state for another process meanwhile")
+            names = subprocess.run(["ls", path("sandboxes", x)], capture_output=True, text=True, check=True).stdout.split()
+            has("state", names, "what another process sees meanwhile")
+            eq("creating", cat("sandboxes", x, "state").strip(), "state for another process meanwhile")
 
 
 @check

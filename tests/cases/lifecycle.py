@@ -223,15 +223,28 @@ def rolling_back(box):
     box.wait_state("rolling-back", 5)
 
 
+def power_off(box):
+    """From inside: it ends and stays ended."""
+    Job(box, "poweroff -f || busybox poweroff -f || echo o > /proc/sysrq-trigger")
+
+
 def failed(box):
     box.touch()
-    os.kill(box.qemu(), signal.SIGKILL)
+    power_off(box)
     box.wait_state("failed", 15)
+
+
+def crashed(box):
+    """Failed for a moment, for it is about to be revived."""
+    box.touch()
+    with Events() as events:
+        os.kill(box.qemu(), signal.SIGKILL)
+        events.next(15, kind="state", name=box.name, state="failed")
 
 
 @check(limit=300)
 def rmdir_from_every_state():
-    for reach in (creating, running, paused, stopped, stopping, starting, rolling_back, failed):
+    for reach in (creating, running, paused, stopped, stopping, starting, rolling_back, failed, crashed):
         box = Box(wait=False)
         identity = box.get("id")
         reach(box)
@@ -264,7 +277,7 @@ def rmdir_leaves_no_disk_behind():
 def a_guest_that_powers_itself_off_is_failed_and_starts_again():
     box = shared()
     with Events() as events:
-        Job(box, "poweroff -f || busybox poweroff -f || echo o > /proc/sysrq-trigger")
+        power_off(box)
         events.next(30, kind="state", name=box.name, state="failed")
     ne("", box.get("error"), "error")
     box.verb("start")

@@ -121,6 +121,22 @@ def names_of_automatic_snapshots_are_reserved():
 
 
 @check
+def what_another_client_removed_is_not_there_for_whoever_just_saw_it():
+    there = p9().walk("sandboxes")
+    for look in (os.listdir, os.stat, lambda p: line("sandboxes", os.path.basename(p), "state")):
+        for _ in range(30):
+            gone = Box(wait=False)
+            look(path("sandboxes", gone.name))
+            there.unlink(gone.name, 0x200)
+            refused(errno.ENOENT, look, path("sandboxes", gone.name))
+    gone = Box(wait=False)
+    directory = os.open(path("sandboxes", gone.name), os.O_RDONLY | os.O_DIRECTORY)
+    defer(os.close, directory)
+    gone.remove()
+    eq([], os.listdir(directory), "a removed directory that is open")
+
+
+@check
 def nothing_is_made_elsewhere():
     for directory in ["", "help", "root", "proc", "snapshots", f"sandboxes/{box().name}", "templates/tiny"]:
         refused(errno.EPERM, os.mkdir, path(directory, "made"))

@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 import sys
+import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from lib import *
@@ -142,6 +143,29 @@ def rename_within_and_between():
     os.unlink(at("d2", "d1", "c"))
     os.rmdir(at("d2", "d1"))
     os.rmdir(at("d2"))
+
+
+@check
+def attributes_are_set_while_others_open_and_close():
+    put(b"x", "busy")
+    os.mkdir(at("busy-directory"))
+    over = threading.Event()
+
+    def opens():
+        while not over.is_set():
+            os.close(os.open(at("busy"), os.O_RDWR))
+            os.listdir(at("busy-directory"))
+
+    opener = threading.Thread(target=opens)
+    opener.start()
+    try:
+        for i in range(20):
+            for name in ("busy", "busy-directory"):
+                os.chmod(at(name), 0o700 + i % 8)
+                eq(0o700 + i % 8, stat.S_IMODE(os.stat(at(name)).st_mode), f"mode of {name}")
+    finally:
+        over.set()
+        opener.join()
 
 
 @check
