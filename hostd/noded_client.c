@@ -2,15 +2,15 @@
 // Connection to space-noded: see noded_client.h.
 #include "hostd/noded_client.h"
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ipc/packet.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define AWAY_MSEC  5000u /* how long calls wait for a noded that is gone */
@@ -68,11 +68,9 @@ static void fail_all(uv_timer_t *t)
 
 static int transmit(struct noded *n, struct call *c)
 {
-    if (send(n->fd, &c->req, sizeof c->req, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof c->req) {
-        c->sent = true;
-        return 0;
-    }
-    return -errno;
+    int rc = packet_send(n->fd, &(struct iovec){&c->req, sizeof c->req}, 1, NULL, 0);
+    c->sent = rc > 0;
+    return c->sent ? 0 : -EAGAIN; /* a broken connection is seen by who reads it */
 }
 
 /* Sends what has not been sent on this connection; EAGAIN leaves the rest for the next writable moment. */
@@ -87,23 +85,14 @@ static void transmit_all(struct noded *n)
 
 static int receive(struct noded *n, struct noded_reply *rep, int *fd)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {rep, sizeof *rep};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(n->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    *fd = -1;
-    if (got < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-    if (got != (ssize_t)sizeof *rep)
-        return got == 0 ? -ECONNRESET : -EPROTO;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-        memcpy(fd, CMSG_DATA(c), sizeof *fd);
+    ssize_t got = packet_receive(n->fd, rep, sizeof *rep, fd);
+    if (got <= 0)
+        return (int)got;
     rep->sentence[sizeof rep->sentence - 1] = 0;
-    return 1;
+    if (got == (ssize_t)sizeof *rep)
+        return 1;
+    cleanup_close(fd);
+    return -EPROTO;
 }
 
 static void dispatch(struct noded *n, const struct noded_reply *rep, int fd)
@@ -169,21 +158,6 @@ static void lost(struct noded *n)
     uv_timer_start(&n->retry, try_connect, RETRY_MSEC, 0);
 }
 
-static int connect_socket(struct noded *n)
-{
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    memcpy(addr.sun_path, n->path, strlen(n->path) + 1);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -errno;
-    if (connect(fd, (struct sockaddr *)&addr, sizeof addr) < 0) {
-        int rc = -errno;
-        close(fd);
-        return rc;
-    }
-    return fd;
-}
-
 static void hello_done(void *user, const struct noded_reply *rep, int fd, bool repeated)
 {
     struct noded *n = user;
@@ -207,7 +181,7 @@ static void hello_done(void *user, const struct noded_reply *rep, int fd, bool r
 static void try_connect(uv_timer_t *t)
 {
     struct noded *n = t->data;
-    int fd = connect_socket(n);
+    int fd = packet_connect(n->path);
     n->poll = fd < 0 ? NULL : calloc(1, sizeof *n->poll);
     if (!n->poll) {
         if (fd >= 0)

@@ -4,15 +4,14 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "ipc/packet.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define RETRY_MSEC 200u
@@ -87,29 +86,12 @@ static int payload_fd(const struct call *call)
 /* 1 sent, 0 no room now, -errno. */
 static int transmit(const struct credd *c, struct call *call)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control = {0};
     AUTO_CLOSE int fd = payload_fd(call);
-    struct iovec iov = {&call->q, sizeof call->q};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     if (fd == -2)
         return -ENOMEM;
-    if (fd >= 0) {
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof control;
-        struct cmsghdr *h = CMSG_FIRSTHDR(&msg);
-        h->cmsg_level = SOL_SOCKET;
-        h->cmsg_type = SCM_RIGHTS;
-        h->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(h), &fd, sizeof fd);
-    }
-    if (sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof call->q) {
-        call->sent = true;
-        return 1;
-    }
-    return errno == EAGAIN || errno == ENOBUFS || errno == EINTR ? 0 : -errno;
+    int rc = packet_send(c->fd, &(struct iovec){&call->q, sizeof call->q}, 1, &fd, fd >= 0);
+    call->sent = rc > 0;
+    return rc;
 }
 
 static void poll_closed(uv_handle_t *h)
@@ -180,19 +162,9 @@ static void dispatch(struct credd *c, struct credd_reply *rep, int fd)
 /* 1 an answer, 0 nothing there now, -errno. */
 static int receive(const struct credd *c, struct credd_reply *rep, int *fd)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {rep, sizeof *rep};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    *fd = -1;
-    if (got < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-    const struct cmsghdr *h = CMSG_FIRSTHDR(&msg);
-    if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
-        memcpy(fd, CMSG_DATA(h), sizeof *fd);
+    ssize_t got = packet_receive(c->fd, rep, sizeof *rep, fd);
+    if (got <= 0)
+        return (int)got;
     return got == (ssize_t)sizeof *rep && rep->version == CREDD_VERSION ? 1 : -EPROTO;
 }
 
@@ -264,10 +236,8 @@ void credd_send(struct credd *c, const struct credd_request *q, const char *payl
 static void try_connect(uv_timer_t *t)
 {
     struct credd *c = t->data;
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    memcpy(addr.sun_path, c->path, strlen(c->path) + 1);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    c->poll = fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 ? calloc(1, sizeof *c->poll) : NULL;
+    int fd = packet_connect(c->path);
+    c->poll = fd < 0 ? NULL : calloc(1, sizeof *c->poll);
     if (!c->poll) {
         cleanup_close(&fd);
         uv_timer_start(&c->retry, try_connect, RETRY_MSEC, 0);

@@ -10,14 +10,13 @@
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
 #include "ipc/netd.h"
+#include "ipc/packet.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -167,12 +166,10 @@ static void readable(uv_poll_t *p, int status, int events)
     struct net *n = p->data;
     (void)events;
     while (n->poll == p && status >= 0) {
-        ssize_t size = recv(n->fd, n->in, sizeof n->in - 1, MSG_DONTWAIT);
-        if (size < 0 && errno == EAGAIN)
+        ssize_t size = packet_receive(n->fd, n->in, sizeof n->in - 1, NULL);
+        if (size == 0)
             return;
-        if (size < 0 && errno == EINTR)
-            continue;
-        if (size <= 0)
+        if (size < 0)
             break;
         dispatch(n, size);
     }
@@ -183,10 +180,10 @@ static void readable(uv_poll_t *p, int status, int events)
 static void try_connect(uv_timer_t *t)
 {
     struct net *n = t->data;
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    snprintf(addr.sun_path, sizeof addr.sun_path, "%s/netd.sock", n->space->config.run);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    n->poll = fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 ? calloc(1, sizeof *n->poll) : NULL;
+    char path[108];
+    snprintf(path, sizeof path, "%s/netd.sock", n->space->config.run);
+    int fd = packet_connect(path);
+    n->poll = fd < 0 ? NULL : calloc(1, sizeof *n->poll);
     if (!n->poll) {
         if (fd >= 0)
             close(fd);
@@ -203,24 +200,13 @@ static void try_connect(uv_timer_t *t)
 /* From the coroutine. The answer's error; its text is in n->reply until the next wait. */
 static int ask(struct net *n, struct netd_message *m, const char *text, const int *fds)
 {
-    union {
-        struct cmsghdr head;
-        char space[CMSG_SPACE(2 * sizeof(int))];
-    } control = {.space = {0}};
     m->version = NETD_VERSION;
     m->tag = ++n->tag;
     m->len = (uint32_t)strlen(text);
     struct iovec iov[2] = {{m, sizeof *m}, {(void *)(uintptr_t)text, m->len}};
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
-    if (fds) {
-        control.head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(2 * sizeof(int))};
-        memcpy(CMSG_DATA(&control.head), fds, 2 * sizeof(int));
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof control;
-    }
     if (!n->poll)
         return -ENOTCONN;
-    if (sendmsg(n->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    if (packet_send(n->fd, iov, 2, fds, fds ? 2 : 0) <= 0) {
         lost(n); /* it takes nothing any more */
         return -ENOTCONN;
     }

@@ -2,27 +2,26 @@
 // Connection to space-volumed: see client.h.
 #include "hostd/volume/client.h"
 
+#include "base/cleanup.h"
 #include "base/hmap.h"
 #include "base/log.h"
+#include "ipc/packet.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define AWAY_MSEC  5000u /* how long calls wait for a space-volumed that is gone */
 #define RETRY_MSEC 50u
-#define FDS_MAX    2u
 
 struct volumed_call {
     struct hmap_node node; /* by tag */
     struct volumed_request req;
     struct volumed_hooks hooks;
-    int fds[FDS_MAX];
+    int fds[PACKET_FDS];
     unsigned fd_count;
     bool sent; /* on this connection */
     bool cancelled;
@@ -85,25 +84,9 @@ static void fail_all(uv_timer_t *t)
 
 static int transmit(struct volumed *v, struct volumed_call *c)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(FDS_MAX * sizeof(int))];
-    } control = {0};
-    struct iovec iov = {&c->req, sizeof c->req};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (c->fd_count) {
-        msg.msg_control = &control;
-        msg.msg_controllen = CMSG_SPACE(c->fd_count * sizeof(int));
-        struct cmsghdr *h = CMSG_FIRSTHDR(&msg);
-        h->cmsg_level = SOL_SOCKET;
-        h->cmsg_type = SCM_RIGHTS;
-        h->cmsg_len = CMSG_LEN(c->fd_count * sizeof(int));
-        memcpy(CMSG_DATA(h), c->fds, c->fd_count * sizeof(int));
-    }
-    if (sendmsg(v->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof c->req)
-        return -errno;
-    c->sent = true;
-    return 0;
+    int rc = packet_send(v->fd, &(struct iovec){&c->req, sizeof c->req}, 1, c->fds, c->fd_count);
+    c->sent = rc > 0;
+    return c->sent ? 0 : -EAGAIN; /* a broken connection is seen by who reads it */
 }
 
 static void watch(struct volumed *v, bool writable)
@@ -127,23 +110,14 @@ static void transmit_all(struct volumed *v)
 
 static int receive(struct volumed *v, struct volumed_reply *rep, int *fd)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec iov = {rep, sizeof *rep};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    ssize_t got = recvmsg(v->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    *fd = -1;
-    if (got < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-    if (got != (ssize_t)sizeof *rep)
-        return got == 0 ? -ECONNRESET : -EPROTO;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-        memcpy(fd, CMSG_DATA(c), sizeof *fd);
+    ssize_t got = packet_receive(v->fd, rep, sizeof *rep, fd);
+    if (got <= 0)
+        return (int)got;
     rep->sentence[sizeof rep->sentence - 1] = 0;
-    return 1;
+    if (got == (ssize_t)sizeof *rep)
+        return 1;
+    cleanup_close(fd);
+    return -EPROTO;
 }
 
 static void dispatch(struct volumed *v, const struct volumed_reply *rep, int fd)
@@ -234,21 +208,6 @@ static void readable(uv_poll_t *p, int status, int events)
         transmit_all(v);
 }
 
-static int connect_socket(const struct volumed *v)
-{
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    memcpy(addr.sun_path, v->path, strlen(v->path) + 1);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -errno;
-    if (connect(fd, (struct sockaddr *)&addr, sizeof addr) < 0) {
-        int rc = -errno;
-        close(fd);
-        return rc;
-    }
-    return fd;
-}
-
 static void hello_done(void *user, const struct volumed_reply *rep, int fd)
 {
     struct volumed *v = user;
@@ -275,7 +234,7 @@ static struct volumed_call *add_call(struct volumed *v, const struct volumed_req
 static void try_connect(uv_timer_t *t)
 {
     struct volumed *v = t->data;
-    int fd = connect_socket(v);
+    int fd = packet_connect(v->path);
     v->poll = fd < 0 ? NULL : calloc(1, sizeof *v->poll);
     if (!v->poll) {
         if (fd >= 0)
@@ -343,7 +302,7 @@ bool volumed_up(const struct volumed *v)
 struct volumed_call *volumed_send(struct volumed *v, const struct volumed_request *req, const int *fds, unsigned fd_count, const struct volumed_hooks *hooks)
 {
     struct volumed_call *c = add_call(v, req, hooks);
-    for (unsigned i = 0; i < fd_count && i < FDS_MAX; i++) {
+    for (unsigned i = 0; i < fd_count && i < PACKET_FDS; i++) {
         int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
         if (fd < 0)
             break; /* volumed says what is missing */

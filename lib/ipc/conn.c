@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "ipc/packet.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -98,25 +99,8 @@ struct conn *conn_open(uv_loop_t *loop, int fd, const struct conn_ops *ops, void
 /* 1 sent, 0 no room now, -errno. */
 static int transmit(const struct conn *c, const void *packet, int fd)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } control = {0};
     struct iovec iov = {(void *)(uintptr_t)packet, c->ops->reply_size};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fd >= 0) {
-        msg.msg_control = &control;
-        msg.msg_controllen = sizeof control;
-        struct cmsghdr *h = CMSG_FIRSTHDR(&msg);
-        h->cmsg_level = SOL_SOCKET;
-        h->cmsg_type = SCM_RIGHTS;
-        h->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(h), &fd, sizeof fd);
-    }
-    if (sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)iov.iov_len)
-        return 1;
-    return errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS ? 0
-                                                                                          : -errno;
+    return packet_send(c->fd, &iov, 1, &fd, fd >= 0);
 }
 
 /* Takes `fd`. */
