@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "hostd/volumed/isolate.h"
 #include "hostd/volumed/server.h"
+#include "hostd/volumed/store/ledger.h"
 #include "isolate/isolate.h"
 
 #include <errno.h>
@@ -172,6 +173,7 @@ static void look_at_store(void *user)
         log_warn("%s; requests will fail until that is mended", e.msg);
     else
         log_info("space-volumed %s keeps %s", SPACE_VERSION, backend_describe(v->store.backend));
+    ledger_open(&v->store);
     v->server = server_create(&v->store, v->socket, v->user, &v->err);
     if (!v->server) {
         v->rc = -v->err.code;

@@ -99,6 +99,7 @@ struct backend_request {
 
 enum backend_features {
     BACKEND_CONDITIONAL = 1, /* BACKEND_IF_ABSENT is atomic */
+    BACKEND_LOCAL = 2,       /* what a process asked for and had not been answered when it ended was done by then, or never is */
 };
 
 struct backend_stats {

@@ -84,7 +84,7 @@ struct backend *backend_dir_create(uv_loop_t *loop, const struct backend_dir_opt
         free(d);
         return NULL;
     }
-    d->base.features = BACKEND_CONDITIONAL;
+    d->base.features = BACKEND_CONDITIONAL | BACKEND_LOCAL;
     snprintf(d->base.description, sizeof d->base.description, "directory %s", o->path);
     return &d->base;
 }

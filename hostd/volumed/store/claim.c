@@ -4,6 +4,8 @@
 
 #include "base/cleanup.h"
 #include "hostd/volumed/bytes.h"
+#include "hostd/volumed/store/gc.h"
+#include "hostd/volumed/store/ledger.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -89,6 +91,8 @@ static int put_claim(struct session *x, struct claim *c, enum claim_phase phase,
     if (!object)
         return err_set(e, ENOMEM, "claim: out of memory");
     claim_encode(c, phase, object + SEALED_HEADER);
+    if (!c->put)
+        ledger_note(x->store, x->tenant->name, &c->id);
     c->put = true;
     int rc = store_put_sealed(x, SEALED_CLAIM, &c->id, object, size, 0, e);
     if (rc == 0)
@@ -96,7 +100,7 @@ static int put_claim(struct session *x, struct claim *c, enum claim_phase phase,
     return rc;
 }
 
-/* 1: one of them is gone. Its packs are; or it is part of another one, which was put before. */
+/* 1: one of them is gone, or was replaced since it cannot be read. Its packs are gone; or it is part of another one, which was put before. */
 static int read_condemned(struct session *x, const struct listed *list, size_t count, struct claim *c, struct pack_set *excluded, struct err *e)
 {
     free(c->seen);
@@ -107,6 +111,7 @@ static int read_condemned(struct session *x, const struct listed *list, size_t c
     c->seen = calloc(count + 1, sizeof *c->seen);
     if (!c->seen)
         return err_set(e, ENOMEM, "claim: out of memory");
+    bool again = false;
     for (size_t i = 0; i < count; i++) {
         AUTO_FREE uint8_t *object = NULL;
         size_t size = 0;
@@ -115,12 +120,18 @@ static int read_condemned(struct session *x, const struct listed *list, size_t c
             return 1;
         if (rc == 0 && (rc = condemned_decode(object + SEALED_HEADER, size, excluded)) < 0)
             rc = err_set(e, -rc, "a condemnation of tenant %s makes no sense", x->tenant->name);
+        if (rc == -EBADMSG) {
+            again = true;
+            rc = gc_replace_condemned(x, &list[i].id, e);
+        }
         if (rc < 0)
             return rc;
+        if (again)
+            continue;
         memcpy(c->seen[c->seen_count++], list[i].id.b, 16);
     }
     pack_set_sort(excluded);
-    return 0;
+    return again;
 }
 
 int claim_start(struct session *x, const uint8_t id[16], struct claim *out, struct pack_set *excluded, struct err *e)

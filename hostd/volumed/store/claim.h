@@ -11,6 +11,8 @@
 // is deleted when all of its packs are, and the indexes that name them. Packs that are nearly empty are condemned in the same way: they go when their last user goes.
 //
 // A claim is renewed every minute. One that was not for a day is of an upload that died, and is deleted by GC; an upload that could not renew its own for half of that gives up.
+// What a killed process of this node claimed need not wait so long (ledger.h).
+// A condemnation that cannot be read is replaced by one of all packs, which is put before the damaged one goes: for who began before, that one's id stands for what it listed.
 // The packs that an upload has put so far are told by their names: GC condemns none of an artifact that has a claim.
 #ifndef SPACE_VOLUMED_CLAIM_H
 #define SPACE_VOLUMED_CLAIM_H

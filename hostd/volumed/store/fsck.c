@@ -15,11 +15,18 @@
 
 #define WIDTH    3u  /* packs read at the same time; whole ones with read_all */
 #define KEPT     16u /* indexes of packs */
+#define BASES    64u
 #define LINES_MAX 100000u
 
 struct wrong {
     struct object_id pack;
     uint32_t from, to;
+};
+
+/* What artifacts were derived from; of the last few it is known whether it is there. */
+struct base {
+    struct volumed_ref ref;
+    bool missing;
 };
 
 struct kept {
@@ -46,6 +53,8 @@ struct fsck {
     struct kept kept[KEPT];
     uint64_t clock;
     struct segment *segment;
+    struct base bases[BASES];
+    unsigned base_count; /* that were looked at */
 };
 
 static void say(struct fsck *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -281,6 +290,28 @@ static void check_segment(struct fsck *f, const struct manifest *m, const struct
     }
 }
 
+static int check_base(struct fsck *f, const struct volumed_ref *ref, bool *ret_missing, struct err *e)
+{
+    char name[NAME_SIZE];
+    struct object_id id = store_id(ref->id);
+    *ret_missing = false;
+    if (!ref->tenant[0])
+        return 0;
+    for (unsigned i = 0; i < BASES && i < f->base_count; i++)
+        if (memcmp(&f->bases[i].ref, ref, sizeof *ref) == 0) {
+            *ret_missing = f->bases[i].missing;
+            return 0;
+        }
+    store_name(name, ref->tenant, OBJECT_MANIFEST, &id);
+    int rc = backend_run_co(f->store->co, f->store->backend, &(struct backend_request){.verb = BACKEND_STAT, .name = name}, NULL, e);
+    if (rc < 0 && rc != -ENOENT)
+        return rc;
+    *ret_missing = rc == -ENOENT;
+    f->rep->fsck.wrong += *ret_missing;
+    f->bases[f->base_count++ % BASES] = (struct base){*ref, *ret_missing};
+    return 0;
+}
+
 static int check_artifact(struct fsck *f, const struct listed *l, struct err *e)
 {
     struct manifest m;
@@ -303,7 +334,16 @@ static int check_artifact(struct fsck *f, const struct listed *l, struct err *e)
         return err_set(e, -rc, "%s", why.msg);
     for (uint32_t i = 0; i < m.segment_count; i++)
         check_segment(f, &m, &m.segments[i], &lost);
+    struct volumed_ref base = m.base;
+    bool missing;
     manifest_finish(&m);
+    if ((rc = check_base(f, &base, &missing, e)) < 0)
+        return rc;
+    if (missing) {
+        char base_id[33];
+        f->rep->fsck.affected += !lost;
+        say(f, "artifact %s is affected: its base is missing, artifact %s of tenant %.64s", id, hex(base_id, base.id, 16), base.tenant);
+    }
     if (lost) {
         f->rep->fsck.affected++;
         say(f, "artifact %s is affected: %llu bytes of the file cannot be had", id, (unsigned long long)lost);
@@ -336,7 +376,8 @@ static int check_small(struct fsck *f, enum object_kind kind, enum sealed_kind s
         rc = store_get_sealed(&f->session, sealed, &list[i].id, &object, &size, e);
         if (rc == -EBADMSG) {
             f->rep->fsck.wrong++;
-            say(f, "%s; no artifact is affected%s", e->msg, f->mend && kind == OBJECT_INDEX ? "; it was removed" : "");
+            say(f, "%s; no artifact is affected%s", e->msg,
+                f->mend && kind == OBJECT_INDEX ? "; it was removed" : kind == OBJECT_CONDEMNED ? "; the next upload or collection replaces it" : "");
             if (f->mend && kind == OBJECT_INDEX && (rc = store_delete(f->store, f->session.tenant->name, kind, &list[i].id, e)) < 0)
                 return rc;
         }

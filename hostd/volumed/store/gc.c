@@ -171,10 +171,20 @@ static int read_sentence(void *user, size_t i, struct err *e)
     return rc == -ENOENT || rc == -EBADMSG ? 0 : rc;
 }
 
-static int read_sentences(struct gc *g, struct err *e)
+static void free_sentences(struct gc *g)
+{
+    for (size_t i = 0; i < g->sentence_room; i++)
+        pack_set_finish(&g->sentences[i].packs);
+    free(g->sentences);
+    g->sentences = NULL;
+    g->sentence_count = g->sentence_room = 0;
+}
+
+static int list_sentences(struct gc *g, struct err *e)
 {
     AUTO_FREE struct listed *list = NULL;
     size_t count = 0;
+    free_sentences(g);
     int rc = store_list(g->store, g->session.tenant->name, OBJECT_CONDEMNED, NULL, &list, &count, e);
     if (rc < 0)
         return rc;
@@ -186,6 +196,20 @@ static int read_sentences(struct gc *g, struct err *e)
     for (size_t i = 0; i < count; i++)
         g->sentences[i].id = list[i].id;
     return task_each(g->store->co, count, WIDTH, read_sentence, g, e);
+}
+
+/* Those that are damaged are replaced first. */
+static int read_sentences(struct gc *g, struct err *e)
+{
+    bool damaged = false;
+    int rc = list_sentences(g, e);
+    for (size_t i = 0; rc == 0 && i < g->sentence_count; i++)
+        if (g->sentences[i].damaged) {
+            rc = gc_replace_condemned(&g->session, &g->sentences[i].id, e);
+            g->rep->gc.deleted_others += rc == 0;
+            damaged = true;
+        }
+    return rc == 0 && damaged ? list_sentences(g, e) : rc;
 }
 
 static bool condemned(const struct gc *g, const struct object_id *pack)
@@ -228,6 +252,45 @@ int gc_condemn(struct session *x, const struct pack_set *packs, struct err *e)
     struct object_id id = {{0}};
     crypt_random(id.b, 16);
     return put_condemned(x, &id, packs, e);
+}
+
+static int condemn_all(struct session *x, size_t *ret_count, struct err *e)
+{
+    AUTO_FREE struct listed *list = NULL;
+    int rc = store_list(x->store, x->tenant->name, OBJECT_PACK, NULL, &list, ret_count, e);
+    for (size_t at = 0; rc == 0 && at < *ret_count; at += CONDEMNED_MAX) {
+        struct pack_set packs = {0};
+        for (size_t i = at; rc == 0 && i < *ret_count && i < at + CONDEMNED_MAX; i++)
+            if (!pack_set_add(&packs, &list[i].id))
+                rc = out_of_memory(e);
+        pack_set_sort(&packs);
+        if (rc == 0)
+            rc = gc_condemn(x, &packs, e);
+        pack_set_finish(&packs);
+    }
+    return rc;
+}
+
+int gc_replace_condemned(struct session *x, const struct object_id *id, struct err *e)
+{
+    AUTO_FREE uint8_t *object = NULL;
+    struct pack_set packs = {0};
+    struct err why = {0};
+    size_t size = 0, count = 0;
+    char name[NAME_SIZE];
+    int rc = store_get_sealed(x, SEALED_CONDEMNED, id, &object, &size, &why); /* once more */
+    if (rc == 0)
+        rc = condemned_decode(object + SEALED_HEADER, size, &packs);
+    pack_set_finish(&packs);
+    if (rc != -EBADMSG)
+        return rc == -ENOENT || rc == 0 ? 0 : err_set(e, -rc, "%s", why.msg);
+    rc = condemn_all(x, &count, e);
+    if (rc == 0)
+        rc = store_delete(x->store, x->tenant->name, OBJECT_CONDEMNED, id, e);
+    if (rc == 0)
+        log_warn("%s cannot be read: all %zu packs of the tenant are condemned in its place, and uploads store again what they need of them",
+                 store_name(name, x->tenant->name, OBJECT_CONDEMNED, id), count);
+    return rc;
 }
 
 static int condemn(struct gc *g, struct err *e)
@@ -425,9 +488,7 @@ int gc_run(struct store *s, const char *tenant, struct volumed_reply *rep, struc
         rep->gc.stored_bytes -= rep->gc.deleted_bytes - bytes;
     }
     session_close(&g->session);
-    for (size_t i = 0; i < g->sentence_room; i++)
-        pack_set_finish(&g->sentences[i].packs);
-    free(g->sentences);
+    free_sentences(g);
     pack_set_finish(&g->deleted);
     free(g->packs);
     free(g->claims);

@@ -14,6 +14,10 @@ int gc_run(struct store *s, const char *tenant, struct volumed_reply *rep, struc
 /* No new upload uses these packs, and they go with their last user. Sorted. */
 int gc_condemn(struct session *x, const struct pack_set *packs, struct err *e);
 
+/* A condemnation that cannot be read: nobody knows any more which packs it lists. All that are there are condemned in its place, and then it goes, so that who lists condemnations finds
+ * one or the other, as with those that are put together. It costs room: later uploads store again what they come by. 0, too, when it is gone or can be read after all. */
+int gc_replace_condemned(struct session *x, const struct object_id *id, struct err *e);
+
 /* Reads all packs that the artifact needs. Those of which anything is damaged or missing are added to `bad`, which is sorted then. */
 int fsck_find_bad(struct session *x, const struct manifest *m, struct pack_set *bad, struct err *e);
 

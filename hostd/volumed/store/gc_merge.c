@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "hostd/volumed/store/ledger.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -260,9 +261,9 @@ int gc_indexes(struct session *x, const struct pack_set *deleted, uint64_t *ret_
         pile_finish(p);
     free(p);
     if (g.claim.put && rc == 0)
-        rc = store_delete(x->store, x->tenant->name, OBJECT_CLAIM, &g.claim.id, e);
-    else if (g.claim.put)
-        store_forget_claim(x->store, x->tenant->name, &g.claim.id);
+        rc = store_delete(x->store, x->tenant->name, OBJECT_CLAIM, &g.claim.id, e); /* before it is answered */
+    if (g.claim.put)
+        ledger_forget(x->store, x->tenant->name, &g.claim.id);
     claim_finish(&g.claim);
     pack_set_finish(&g.excluded);
     *ret_replaced += g.replaced;

@@ -25,6 +25,7 @@ int store_init(struct store *s, uv_loop_t *loop, struct backend *b, struct keys 
     s->backend = b;
     s->keys = k;
     s->cache = cache;
+    s->claims = -1;
     s->stale_s = stale_s;
     s->co = co_sched_create(loop);
     s->crypt = crypt_create();
@@ -307,21 +308,6 @@ int store_delete(struct store *s, const char *tenant, enum object_kind kind, con
     char name[NAME_SIZE];
     store_name(name, tenant, kind, id);
     return backend_run_co(s->co, s->backend, &(struct backend_request){.verb = BACKEND_DELETE, .name = name}, NULL, e);
-}
-
-static void forgotten(void *user, const struct backend_result *r)
-{
-    struct store *s = user;
-    (void)r;
-    s->background--;
-}
-
-void store_forget_claim(struct store *s, const char *tenant, const struct object_id *id)
-{
-    char name[NAME_SIZE];
-    store_name(name, tenant, OBJECT_CLAIM, id);
-    s->background++;
-    backend_start(s->backend, &(struct backend_request){.verb = BACKEND_DELETE, .name = name, .done = forgotten, .user = s});
 }
 
 static int open_segment(struct session *x, const struct manifest_segment *ms, const uint8_t *record, uint8_t *plain, struct err *e)

@@ -37,6 +37,9 @@ struct store {
     struct keys *keys;
     struct crypt *crypt;
     int cache; /* folder of this node, for runs */
+    int claims; /* in it, of notes (ledger.h); -1: none are made */
+    struct dead_claim *dead; /* to be deleted, when `reaper` says so */
+    uv_timer_t reaper;
     uint64_t stale_s;
     struct task_pool packs, uploads, small_uploads, downloads, fills, requests;
     unsigned background; /* coroutines and requests that nobody waits for; store_finish needs 0 */
@@ -122,9 +125,6 @@ int store_put_sealed(struct session *x, enum sealed_kind kind, const struct obje
 int store_get_sealed(struct session *x, enum sealed_kind kind, const struct object_id *id, uint8_t **out, size_t *ret_size, struct err *e);
 int store_get_manifest(struct session *x, const uint8_t id[16], struct manifest *out, struct err *e);
 int store_delete(struct store *s, const char *tenant, enum object_kind kind, const struct object_id *id, struct err *e);
-
-/* Deletes an artifact's claim, soon, whatever becomes of the calling coroutine. Not to succeed is no harm: it goes stale. */
-void store_forget_claim(struct store *s, const char *tenant, const struct object_id *id);
 
 /* Reads a segment of a manifest. EBADMSG names pack and artifact. */
 int store_get_segment(struct session *x, const struct manifest *m, const struct manifest_segment *ms, struct segment *out, struct err *e);

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "hostd/volumed/store/gc.h"
+#include "hostd/volumed/store/ledger.h"
 #include "hostd/volumed/store/upload_impl.h"
 
 #include <errno.h>
@@ -565,7 +566,7 @@ static void upload_free(struct upload *u, bool failed)
     if (u->packer.store)
         packer_finish(&u->packer, failed);
     if (u->claim.put)
-        store_forget_claim(u->store, u->q->tenant, &u->claim.id);
+        ledger_forget(u->store, u->q->tenant, &u->claim.id);
     claim_finish(&u->claim);
     pack_set_finish(&u->excluded);
     pack_set_finish(&u->bad);

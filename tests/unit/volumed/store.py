@@ -609,6 +609,73 @@ def condemnations_that_stay_are_put_together(s):
     assert s.client.call(FSCK, "judge", flags=READ_ALL).wrong == 0
 
 
+def a_condemnation_that_cannot_be_read_is_replaced(s):
+    """By whoever meets it, an upload or a collection. What it may have listed is used by no upload any more, and goes with its last user."""
+    for meets in ("upload", "collection"):
+        tenant = f"blind-{meets}"
+        first, second = bytes_of(52, 11 * MIB), bytes_of(53, MIB)
+        path = s.file({0: first + second}, 12 * MIB)
+        a, b, c = ident(), ident(), ident()
+        s.client.upload(tenant, a, path)
+        with open(path, "r+b") as f:
+            f.write(bytes_of(54, 11 * MIB))
+        s.client.upload(tenant, b, path, ranges=[(0, 11 * MIB, 1)], parent=(tenant, a))
+        s.client.call(DELETE, tenant, a)
+        no_claims(s, tenant)
+        assert s.client.call(GC, tenant).condemned == 1
+        (name,) = s.daemon.objects(f"{tenant}/condemned/")
+        os.truncate(f"{s.daemon.store}/{name}", 100)
+        assert name in fails(errno.EBADMSG, s.client.call, FSCK, tenant).answer.text
+        if meets == "collection":
+            s.client.call(GC, tenant)
+        old = set(s.daemon.objects(f"{tenant}/packs/"))
+        up = s.client.upload(tenant, c, path)
+        assert up.new == 12 * MIB and up.reused == 0, f"a chunk that may be condemned was used: {up}"
+        no_claims(s, tenant)
+        assert name not in s.daemon.objects(f"{tenant}/condemned/"), "it is still there"
+        assert s.client.call(FSCK, tenant, flags=READ_ALL).wrong == 0
+        s.client.call(DELETE, tenant, b)
+        s.client.call(GC, tenant)
+        assert not old & set(s.daemon.objects(f"{tenant}/packs/")), "packs without a user stay"
+        assert not s.daemon.objects(f"{tenant}/condemned/"), s.daemon.objects(f"{tenant}/condemned/")
+        out = s.path()
+        s.client.download(tenant, c, out)
+        same(path, out)
+
+
+def what_a_killed_process_claimed_is_free_at_its_next_start(s):
+    with Daemon(s.daemon.program) as d:
+        client, path = d.client(), s.file({0: bytes_of(21, 3 * MIB)}, 3 * MIB)
+        old, new = ident(), ident()
+        client.upload("claim", old, path)
+        wait_for(lambda: not d.objects("claim/claims/"))
+        client.send_upload("claim", new, s.file({0: bytes_of(22, 96 * MIB)}, 96 * MIB))
+        wait_for(lambda: d.objects(f"claim/packs/{new.hex()}/"))
+        d.kill()
+        client.close()
+        assert d.objects("claim/claims/"), "it was killed too late"
+        d.start()
+        client = d.client()
+        wait_for(lambda: not d.objects("claim/claims/"))
+        client.call(DELETE, "claim", old)
+        gc = client.call(GC, "claim")
+        assert gc.waiting == 0 and gc.deleted >= 2, gc
+        assert d.objects() == ["claim/key"], d.objects()
+        assert not os.listdir(f"{d.folder}/cache/.claims")
+        client.close()
+
+
+def a_base_that_is_gone_is_noticed(s):
+    base, a = ident(), ident()
+    s.client.upload("ground", base, s.file({0: bytes_of(55, MIB)}, 4 * MIB))
+    s.client.upload("above", a, s.file({0: bytes_of(55, MIB), 2 * MIB: bytes_of(56, MIB)}, 4 * MIB), ranges=[(2 * MIB, MIB, 1)], base=("ground", base))
+    assert s.client.call(FSCK, "above").wrong == 0
+    s.client.call(DELETE, "ground", base)
+    e = fails(errno.EBADMSG, s.client.call, FSCK, "above")
+    assert f"artifact {a.hex()} is affected: its base is missing, artifact {base.hex()} of tenant ground" in e.answer.text, e.answer.text
+    s.client.call(DELETE, "above", a)
+
+
 def a_claim_of_a_dead_upload_holds_garbage_for_a_day(s):
     path = s.file({0: bytes_of(19, 3 * MIB)}, 3 * MIB)
     a = ident()
@@ -891,6 +958,9 @@ TESTS = [
     a_pack_that_is_nearly_empty_goes_with_its_last_user,
     indexes_of_small_uploads_are_put_together,
     condemnations_that_stay_are_put_together,
+    a_condemnation_that_cannot_be_read_is_replaced,
+    what_a_killed_process_claimed_is_free_at_its_next_start,
+    a_base_that_is_gone_is_noticed,
     a_claim_of_a_dead_upload_holds_garbage_for_a_day,
     an_upload_that_stood_still_for_too_long_begins_anew,
     what_an_upload_in_progress_uses_stays,

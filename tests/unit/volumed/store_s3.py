@@ -4,9 +4,11 @@
 
 That it goes on when the gateway is killed or hangs is in s3.py."""
 import os
+import re
 import shutil
 import sys
 import tempfile
+import time
 
 import rgw
 import store
@@ -15,11 +17,11 @@ from client import DELETE, FSCK, GC, READ_ALL, Daemon, ident
 MIB = 1 << 20
 
 
-def on_s3(program, server, folder, secret=rgw.SECRET):
+def on_s3(program, server, folder, secret=rgw.SECRET, conf=""):
     credentials = f"{folder}/credentials-{secret}"
     with open(os.open(credentials, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as f:
         f.write(f"access_key = {rgw.ACCESS}\nsecret_key = {secret}\n")
-    d = Daemon(program, conf=f"store_credentials = {credentials}\n")
+    d = Daemon(program, conf=f"store_credentials = {credentials}\n{conf}")
     with open(d.conf, encoding="ascii") as f:
         text = f.read().replace(f"store = {d.store}\n", f"store = http://127.0.0.1:{server.port}/bucket/below/it\n")
     with open(d.conf, "w", encoding="ascii") as f:
@@ -63,6 +65,31 @@ def many_at_once(s):
         store.same(f, o)
 
 
+def names(server, prefix):
+    """Of the objects below the store's own prefix."""
+    status, _, body = server.request("GET", "/bucket", f"list-type=2&prefix=below%2Fit%2F{prefix.replace('/', '%2F')}")
+    assert status == 200, body
+    return re.findall(r"<Key>below/it/([^<]*)</Key>", body.decode())
+
+
+def what_a_killed_process_claimed_goes_when_its_requests_are_over(program, server, folder):
+    """No collection runs: so it is not for its age. Here a request counts as over after four seconds."""
+    d = on_s3(program, server, folder, conf="store_stale = 8\n")
+    try:
+        s = store.Sandbox(d)
+        s.client.send_upload("claim", ident(), s.file({0: store.bytes_of(90, 96 * MIB)}, 96 * MIB))
+        store.wait_for(lambda: names(server, "claim/packs/"), 60)
+        d.kill()
+        (claim,) = names(server, "claim/claims/")
+        began = time.monotonic()
+        d.start()
+        d.client().close()
+        store.wait_for(lambda: claim not in names(server, "claim/claims/"), 60)
+        assert time.monotonic() - began > 3, "it went at once"
+    finally:
+        d.finish()
+
+
 def main(program):
     folder = tempfile.mkdtemp(prefix="volumed-s3-", dir="/var/tmp")
     server = rgw.Rgw(f"{folder}/rgw")
@@ -78,6 +105,7 @@ def main(program):
             raise
         finally:
             d.finish()
+        what_a_killed_process_claimed_goes_when_its_requests_are_over(program, server, folder)
     finally:
         server.stop()
         shutil.rmtree(folder)
