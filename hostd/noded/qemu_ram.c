@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library that is preloaded into each QEMU: its guest's memory becomes a private mapping of a
-// file that QEMU can only read, and its tap a descriptor that it was given.
+// file that QEMU can only read, its tap a descriptor that it was given, and its own network an
+// empty one.
 //
 // Theory of operation. QEMU is told that its memory is a shared mapping of RAM_PLACEHOLDER. With
 // the migration capability x-ignore-shared it then leaves that memory out of the device state that
@@ -22,6 +23,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,6 +33,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -193,7 +197,41 @@ int space_fallocate(int fd, int mode, off_t offset, off_t bytes)
         return 0;
     if (!next)
         next = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate64");
-    return fill_wait(fd, (uint64_t)offset, (uint64_t)bytes) < 0 ? -1 : next(fd, mode, offset, bytes);
+    return fill_wait(fd, (uint64_t)offset, (uint64_t)bytes) < 0 ? -1
+                                                                : next(fd, mode, offset, bytes);
+}
+
+static void write_map(const char *path, const char *text)
+{
+    int fd = open_any(path, O_WRONLY, 0);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0)
+        fprintf(stderr, "space-qemu-ram: write %s: %s\n", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+/*
+ * QEMU's own sockets have nobody to talk to: its network is a new, empty one, which takes a user
+ * namespace of its own, where it is who it was, and gives up again the rights that it was born
+ * with. A host may forbid that: then QEMU stays in the host's network.
+ */
+static void leave_network(void)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    const struct __user_cap_data_struct none[2] = {{0}};
+    char map[48];
+    unsigned uid = getuid(), gid = getgid();
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0) {
+        fprintf(stderr, "space-qemu-ram: leave the host's network: %s\n", strerror(errno));
+        return;
+    }
+    snprintf(map, sizeof map, "%u %u 1", uid, uid);
+    write_map("/proc/self/uid_map", map);
+    write_map("/proc/self/setgroups", "deny");
+    snprintf(map, sizeof map, "%u %u 1", gid, gid);
+    write_map("/proc/self/gid_map", map);
+    if (syscall(SYS_capset, &head, none) < 0)
+        give_up("give up the rights in its user namespace");
 }
 
 /* Huge pages would make a few touched bytes of the emulator's code cache and heap cost 2 MiB. */
@@ -204,4 +242,5 @@ __attribute__((constructor)) static void start(void)
     connect_noded(); /* QEMU opens its network before its memory */
     ram = receive_gifts();
     fill_open();
+    leave_network();
 }
