@@ -11,6 +11,7 @@
 #include "hostd/lifecycle/idle.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/lifecycle/net.h"
+#include "hostd/lifecycle/tenant.h"
 #include "hostd/noded_client.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/schedule.h"
@@ -139,6 +140,8 @@ static int open_stores(struct space *s, struct err *e)
         rc = objects_load(s, e);
     if (rc == 0)
         rc = heads_load(s, e);
+    if (rc == 0)
+        rc = tenants_load(s, e);
     if (rc == 0)
         rc = cluster_open(s, e);
     return rc == 0 ? jobs_load(s, e) : rc;

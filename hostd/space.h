@@ -62,6 +62,7 @@ struct space {
     uint32_t operations;       /* of sandboxes, under way */
     uint32_t urgent;           /* of those, such as somebody waits for */
     struct net *net;           /* connection to space-netd: lifecycle/net.c */
+    struct hmap tenants;       /* by uid: lifecycle/tenant.c */
     struct pool *pool;         /* hostd/pool, with the following */
     struct machine *machines;
     struct prepared *prepared; /* templates' heads with memory */

@@ -8,6 +8,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
+#include "hostd/lifecycle/tenant.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
 #include "hostd/snapshot/browser.h"
@@ -236,6 +237,7 @@ static void told(void *user, enum db_table table, int64_t id, const void *row)
     case DB_TEMPLATES: template_told(user, id, row); break;
     case DB_ARTIFACTS: volume_told(user, id, row); break;
     case DB_NODES: cluster_node_told(user, id, row); break;
+    case DB_TENANTS: tenant_told(user, id, row); break;
     default: break;
     }
 }

@@ -60,6 +60,9 @@ struct db;
     INT(id) INT(seen) INT(started) INT(dead) INT(accel) INT(cpus) INT(memory) INT(guest_memory)    \
     INT(pool_size) INT(pool_free) TEXT(name, 65) TEXT(version, 33) TEXT(qemu, 33) TEXT(kernel, 65) TEXT(cpu, 65)
 
+/* What a user said for all its sandboxes: `id` is the uid. */
+#define DB_TENANT_COLUMNS(INT, TEXT) INT(id) TEXT(egress, EGRESS_TEXT_MAX)
+
 #define DB_EVENT_COLUMNS(INT, TEXT)                                                                \
     INT(id) INT(owner) INT(gid) INT(mode) TEXT(line, 900)
 
@@ -86,6 +89,9 @@ struct artifact_row {
 struct node_row {
     DB_NODE_COLUMNS(DB_INT, DB_TEXT)
 };
+struct tenant_row {
+    DB_TENANT_COLUMNS(DB_INT, DB_TEXT)
+};
 struct event_row {
     DB_EVENT_COLUMNS(DB_INT, DB_TEXT)
 };
@@ -93,7 +99,7 @@ struct event_row {
 #undef DB_TEXT
 
 /* Stored: never renumber. */
-enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_ARTIFACTS, DB_NODES, DB_TABLE_COUNT };
+enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_ARTIFACTS, DB_NODES, DB_TENANTS, DB_TABLE_COUNT };
 
 /* Opens or creates PATH for the node of that id, migrates to the current version, checks integrity of the schema. A newer version is refused (-EPROTO).
  * Rows of before there were nodes become this node's. */
@@ -122,7 +128,7 @@ int64_t db_last(struct db *db, enum db_table table);
 
 /*
  * What other nodes saved or deleted since the last call (the first one: since db_open), each row once, as it is now; NULL: deleted. Of sandboxes, templates,
- * snapshots, artifacts and nodes. Costs a few microseconds when there is nothing. -EOVERFLOW: so long ago that it is not known any more; all is to be loaded anew.
+ * snapshots, artifacts, nodes and tenants. Costs a few microseconds when there is nothing. -EOVERFLOW: so long ago that it is not known any more; all is to be loaded anew.
  */
 int db_feed(struct db *db, void (*each)(void *user, enum db_table table, int64_t id, const void *row), void *user, struct err *e);
 

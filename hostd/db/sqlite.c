@@ -55,6 +55,9 @@ ROW_COLUMNS(artifact_row, DB_ARTIFACT_COLUMNS)
 #define ROW node_row
 ROW_COLUMNS(node_row, DB_NODE_COLUMNS)
 #undef ROW
+#define ROW tenant_row
+ROW_COLUMNS(tenant_row, DB_TENANT_COLUMNS)
+#undef ROW
 
 enum { OWNED = 1, /* belongs to the node of its column `node` */
        TOLD = 2   /* other nodes are told */ };
@@ -74,6 +77,7 @@ static const struct table {
     [DB_HEADS] = {"heads", head_row_columns, sizeof(struct head_row), 0, 0},
     [DB_ARTIFACTS] = {"artifacts", artifact_row_columns, sizeof(struct artifact_row), TOLD, 0},
     [DB_NODES] = {"nodes", node_row_columns, sizeof(struct node_row), TOLD, 0},
+    [DB_TENANTS] = {"tenants", tenant_row_columns, sizeof(struct tenant_row), TOLD, 0},
 };
 
 #define ACCOUNTED(table)                                                                           \
@@ -117,6 +121,7 @@ static const char *const migrations[] = {
     "CREATE TABLE nodes(id INTEGER PRIMARY KEY, seen INTEGER, started INTEGER, dead INTEGER, accel INTEGER, cpus INTEGER, memory INTEGER,"
     " guest_memory INTEGER, pool_size INTEGER, pool_free INTEGER, name TEXT, version TEXT, qemu TEXT, kernel TEXT, cpu TEXT) STRICT;"
     "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, node INTEGER NOT NULL, tab INTEGER NOT NULL, row INTEGER NOT NULL) STRICT;",
+    "CREATE TABLE tenants(id INTEGER PRIMARY KEY, egress TEXT NOT NULL) STRICT;",
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
 

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "hostd/credential/credential.h"
 #include "hostd/events.h"
+#include "hostd/lifecycle/tenant.h"
 #include "hostd/netd/levels.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
@@ -230,12 +231,17 @@ static const char *text_of(const struct sandbox *sb)
 
 #define BELONGS_MAX 8192u
 
-/* What it belongs to, as levels.h has it: its owner, by name and by number, and the labels of the administrator's. */
-static void belongs_of(const struct sandbox *sb, char out[BELONGS_MAX])
+/* What a user's sandboxes belong to, as levels.h has it: their owner, by name and by number. */
+static size_t belongs_of_user(uint32_t uid, char out[BELONGS_MAX])
 {
     char user[33];
-    int n = snprintf(out, BELONGS_MAX, "tenant %s\ntenant %u\n", caller_user_name((uint32_t)sb->row.owner, user), (unsigned)sb->row.owner);
-    size_t at = (size_t)n;
+    return (size_t)snprintf(out, BELONGS_MAX, "tenant %s\ntenant %u\n", caller_user_name(uid, user), uid);
+}
+
+/* And the labels of the administrator's. */
+static void belongs_of(const struct sandbox *sb, char out[BELONGS_MAX])
+{
+    size_t at = belongs_of_user((uint32_t)sb->row.owner, out);
     for (const char *line = sb->row.labels, *end; *line; line = *end ? end + 1 : end) {
         end = strchrnul(line, '\n');
         size_t len = (size_t)(end - line);
@@ -331,10 +337,11 @@ static int make_so(struct net *n, uint64_t object)
     const struct sandbox *sb = sandbox_by_object(n->space, object);
     if (!sb)
         return 0;
-    char text[BELONGS_MAX + sizeof sb->row.egress];
+    char text[BELONGS_MAX + 2 * EGRESS_TEXT_MAX];
+    const char *tenant = tenant_egress(n->space, sb->row.owner);
     belongs_of(sb, text);
-    struct netd_message m = {.op = NETD_POLICY, .key = object, .id = (uint64_t)sb->row.id, .head = (uint32_t)strlen(text)};
-    str_copy(text + m.head, sizeof text - m.head, text_of(sb));
+    struct netd_message m = {.op = NETD_POLICY, .key = object, .id = (uint64_t)sb->row.id, .head = (uint32_t)strlen(text), .tenant = (uint32_t)strlen(tenant)};
+    snprintf(text + m.head, sizeof text - m.head, "%s%s", tenant, text_of(sb));
     uint64_t id = m.id, hash = hash_of(id, text);
     if (g->told == hash)
         return 0;
@@ -473,26 +480,55 @@ static int read_levels(const char *path, struct levels **out, struct err *e)
     return rc < 0 ? err_wrap(e, "%s", path) : 0;
 }
 
-/* A policy as a sandbox's own, below the administrator's. `levels` outlives it and *above. */
-static int read_policy(const struct sandbox *sb, const char *text, struct levels **levels, struct policy_above *above, struct policy **out, struct err *e)
+/* A policy, and those above it. */
+struct stack {
+    struct levels *levels;
+    struct policy_above above;
+    struct policy *tenant, *own;
+};
+
+static void stack_destroy(struct stack *st)
+{
+    policy_destroy(st->own);
+    policy_destroy(st->tenant);
+    levels_destroy(st->levels);
+}
+
+/* What is above who belongs to that, and is no sandbox's own. */
+static int read_above(const struct space *s, const char *belongs, const char *tenant, struct stack *out, struct err *e)
+{
+    *out = (struct stack){0};
+    int rc = read_levels(s->config.egress, &out->levels, e);
+    if (rc == 0 && !levels_above(out->levels, belongs, &out->above))
+        rc = err_set(e, E2BIG, "more than %d of the administrator's policies apply", POLICY_ABOVE_MAX);
+    return rc < 0 ? rc : levels_add_tenant(&out->above, tenant, &out->tenant, e);
+}
+
+/* A policy as a sandbox's own, below the administrator's and its tenant's. */
+static int read_policy(const struct sandbox *sb, const char *text, struct stack *out, struct err *e)
 {
     char belongs[BELONGS_MAX];
-    const struct policy_context context = {.above = above};
+    const struct policy_context context = {.above = &out->above};
     belongs_of(sb, belongs);
-    int rc = read_levels(sb->space->config.egress, levels, e);
-    if (rc == 0 && !levels_above(*levels, belongs, above))
-        rc = err_set(e, E2BIG, "more than %d of the administrator's policies apply to this sandbox", POLICY_ABOVE_MAX);
-    return rc < 0 ? rc : policy_parse(&context, text, strlen(text), out, e);
+    int rc = read_above(sb->space, belongs, tenant_egress(sb->space, sb->row.owner), out, e);
+    return rc < 0 ? rc : policy_parse(&context, text, strlen(text), &out->own, e);
 }
 
 int net_check(const struct sandbox *sb, const char *text, struct err *e)
 {
-    struct policy_above above;
-    struct levels *levels = NULL;
-    struct policy *p = NULL;
-    int rc = read_policy(sb, text, &levels, &above, &p, e);
-    policy_destroy(p);
-    levels_destroy(levels);
+    struct stack st;
+    int rc = read_policy(sb, text, &st, e);
+    stack_destroy(&st);
+    return rc;
+}
+
+int net_check_tenant(const struct space *s, uint32_t uid, const char *text, struct err *e)
+{
+    char belongs[BELONGS_MAX];
+    struct stack st;
+    belongs_of_user(uid, belongs);
+    int rc = read_above(s, belongs, text, &st, e);
+    stack_destroy(&st);
     return rc;
 }
 
@@ -520,18 +556,16 @@ int net_explain(const struct sandbox *sb, const char *where, char *out, size_t s
     char name[POLICY_NAME_MAX + 1];
     struct destination to;
     struct decision d;
-    struct policy_above above;
-    struct levels *levels = NULL;
-    struct policy *p = NULL;
+    struct stack st;
     int rc = parse_where(where, name, &to, e);
-    if (rc == 0)
-        rc = read_policy(sb, sb->row.egress, &levels, &above, &p, e);
+    if (rc < 0)
+        return rc;
+    rc = read_policy(sb, sb->row.egress, &st, e);
     if (rc == 0) {
-        policy_decide(p, &above, &to, &d);
+        policy_decide(st.own, &st.above, &to, &d);
         policy_explain(&d, out, size);
     }
-    policy_destroy(p);
-    levels_destroy(levels);
+    stack_destroy(&st);
     return rc;
 }
 

@@ -22,6 +22,8 @@ void net_settle(struct sandbox *sb);
 
 /* Checks a policy; -EINVAL with line, column and what was expected. */
 int net_check(const struct sandbox *sb, const char *text, struct err *e);
+/* The same of one that a user writes for all its sandboxes. */
+int net_check_tenant(const struct space *s, uint32_t uid, const char *text, struct err *e);
 /* What would be decided on HOST:PORT: a sentence, in `out`. */
 int net_explain(const struct sandbox *sb, const char *where, char *out, size_t size, struct err *e);
 

@@ -154,15 +154,17 @@ static void set_policy(struct peer *p, const struct netd_message *q, const char 
         reply(p, q, -ENOENT, "there is no such guest");
         return;
     }
-    if (q->head > q->len || memchr(text, 0, q->len)) {
-        reply(p, q, -EINVAL, "lines on what it belongs to, and a policy were expected");
+    if (q->head > q->len || q->tenant > q->len - q->head || memchr(text, 0, q->len)) {
+        reply(p, q, -EINVAL, "lines on what it belongs to, and two policies were expected");
         return;
     }
+    const char *behind = text + q->head + q->tenant;
     AUTO_FREE char *belongs = strndup(text, q->head);
-    AUTO_FREE char *own = strndup(text + q->head, q->len - q->head);
-    if (!belongs || !own)
+    AUTO_FREE char *tenant = strndup(text + q->head, q->tenant);
+    AUTO_FREE char *own = strndup(behind, (size_t)(text + q->len - behind));
+    if (!belongs || !tenant || !own)
         abort(); /* rather than go on with the old one */
-    int rc = guest_set_policy(g, q->id, belongs, own, &e);
+    int rc = guest_set_policy(g, q->id, belongs, tenant, own, &e);
     reply(p, q, rc, rc < 0 ? e.msg : "");
 }
 

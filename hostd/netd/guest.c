@@ -94,37 +94,56 @@ void guest_remove(struct guest *g)
         free_pin(g, hmap_entry(it, struct pin, by_address));
     hmap_finish(&g->pins);
     policy_destroy(g->policy);
+    policy_destroy(g->tenant);
     free(g->belongs);
+    free(g->tenant_text);
     free(g->text);
     loop_bury(n->loop, g);
+}
+
+static const char *or_nothing(const char *text)
+{
+    return text ? text : "";
+}
+
+static int parse_all(struct guest *g, struct policy **ret_tenant, struct policy **ret_own,
+                     struct err *e)
+{
+    const struct policy_context context = {.above = &g->above};
+    const char *text = or_nothing(g->text);
+    *ret_tenant = *ret_own = NULL;
+    if (!levels_above(g->netd->levels, or_nothing(g->belongs), &g->above))
+        return err_set(e, E2BIG, "more than %d policies apply to it", POLICY_ABOVE_MAX);
+    int rc = levels_add_tenant(&g->above, or_nothing(g->tenant_text), ret_tenant, e);
+    return rc < 0 ? rc : policy_parse(&context, text, strlen(text), ret_own, e);
 }
 
 /* Connections that are not allowed any more go. */
 int guest_set_levels(struct guest *g, struct err *e)
 {
-    const struct policy_context context = {.above = &g->above};
-    const char *text = g->text ? g->text : "";
-    struct policy *p = NULL;
-    int rc = levels_above(g->netd->levels, g->belongs ? g->belongs : "", &g->above)
-                 ? policy_parse(&context, text, strlen(text), &p, e)
-                 : err_set(e, E2BIG, "more than %d policies apply to it", POLICY_ABOVE_MAX);
-    if (rc < 0 && policy_parse(NULL, "", 0, &p, NULL) < 0)
+    struct policy *tenant, *own;
+    int rc = parse_all(g, &tenant, &own, e);
+    if (rc < 0 && policy_parse(NULL, "", 0, &own, NULL) < 0)
         abort(); /* rather than go on with the old one */
     policy_destroy(g->policy);
-    g->policy = p;
+    policy_destroy(g->tenant);
+    g->policy = own;
+    g->tenant = tenant;
     g->broken = rc < 0;
     relay_review(g, false);
     return rc;
 }
 
-int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *text,
-                     struct err *e)
+int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *tenant,
+                     const char *text, struct err *e)
 {
     free(g->belongs);
+    free(g->tenant_text);
     free(g->text);
     g->belongs = strdup(belongs);
+    g->tenant_text = strdup(tenant);
     g->text = strdup(text);
-    if (!g->belongs || !g->text)
+    if (!g->belongs || !g->tenant_text || !g->text)
         abort();
     g->id = id;
     return guest_set_levels(g, e);

@@ -184,3 +184,18 @@ bool levels_above(const struct levels *l, const char *belongs, struct policy_abo
     out->policy[out->count++] = l->sections[0].policy;
     return collect(l, "tenant ", belongs, out) && collect(l, "label ", belongs, out);
 }
+
+int levels_add_tenant(struct policy_above *above, const char *text, struct policy **out,
+                      struct err *e)
+{
+    const struct policy_context context = {.above = above, .whose = "the tenant's egress"};
+    *out = NULL;
+    if (!*text)
+        return 0;
+    if (above->count == POLICY_ABOVE_MAX)
+        return err_set(e, E2BIG, "more than %d policies apply to it", POLICY_ABOVE_MAX);
+    int rc = policy_parse(&context, text, strlen(text), out, e);
+    if (rc == 0)
+        above->policy[above->count++] = *out;
+    return rc;
+}

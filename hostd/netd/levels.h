@@ -27,4 +27,12 @@ void levels_destroy(struct levels *l);
  */
 bool levels_above(const struct levels *l, const char *belongs, struct policy_above *out);
 
+/*
+ * What the tenant itself wrote comes last of those above its sandboxes: below the administrator's,
+ * which are in *above already. *out is NULL for an empty text, and to be freed with policy_destroy
+ * once *above is not needed any more. 0, or -errno with a sentence.
+ */
+int levels_add_tenant(struct policy_above *above, const char *text, struct policy **out,
+                      struct err *e);
+
 #endif

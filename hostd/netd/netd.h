@@ -52,10 +52,11 @@ struct guest {
     struct netd *netd;
     uint64_t key, id;
     struct watch tcp, udp;
-    char *belongs, *text; /* what it belongs to (levels.h), and its policy as it was told */
-    struct policy *policy;
-    struct policy_above above; /* in netd->levels */
-    bool broken;               /* its policy does not parse: nothing is allowed */
+    /* What it belongs to (levels.h), its tenant's policy and its own, as they were told. */
+    char *belongs, *tenant_text, *text;
+    struct policy *policy, *tenant; /* the tenant's may be NULL */
+    struct policy_above above;      /* in netd->levels, and the tenant's */
+    bool broken;                    /* its policy does not parse: nothing is allowed */
     struct hmap pins;
     struct relay *relays; /* its connections */
     unsigned big_pipes;   /* that they have borrowed */
@@ -91,10 +92,10 @@ struct guest *guest_find(const struct netd *n, uint64_t key);
 /* Takes both descriptors in every case. 0 or -errno. */
 int guest_add(struct netd *n, uint64_t key, int tcp, int udp);
 void guest_remove(struct guest *g);
-/* The sandbox that it is now, what that belongs to, and its policy; both texts are copied. 0, or
- * -errno with a sentence: nothing is allowed then. */
-int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *text,
-                     struct err *e);
+/* The sandbox that it is now, what that belongs to, its tenant's policy and its own; the texts are
+ * copied. 0, or -errno with a sentence: nothing is allowed then. */
+int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *tenant,
+                     const char *text, struct err *e);
 /* n->levels are others. The same. */
 int guest_set_levels(struct guest *g, struct err *e);
 

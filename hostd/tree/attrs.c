@@ -6,6 +6,7 @@
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/idle.h"
 #include "hostd/lifecycle/net.h"
+#include "hostd/lifecycle/tenant.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/snapshot/schedule.h"
@@ -128,11 +129,51 @@ static void write_events(struct p9_request *r, struct tree_fid *f, char *value, 
     reply_write(r);
 }
 
+static void add_policy(struct text *t, const char *policy)
+{
+    text_add(t, "%s%s", policy, policy[0] && policy[strlen(policy) - 1] != '\n' ? "\n" : "");
+}
+
+static void read_tenant_egress(struct tree_fid *f, struct text *t)
+{
+    add_policy(t, tenant_egress(f->session->space, f->caller->uid));
+}
+
+/* The write ends when connections that a policy does not allow any more are cut. */
+static void end_of_egress(struct p9_request *r, struct tree_fid *f)
+{
+    struct waiter *w = pending_write(r, f);
+    if (w)
+        net_apply(space_of(r), w);
+    else
+        net_kick(space_of(r));
+}
+
+static void write_tenant_egress(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
+{
+    struct space *s = space_of(r);
+    struct err e = {0};
+    int rc = 0;
+    if (!f->caller->may_create)
+        rc = err_set(&e, EPERM, "only members of the group that may make sandboxes say what theirs may reach");
+    else if (len >= EGRESS_TEXT_MAX)
+        rc = err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
+    else
+        rc = net_check_tenant(s, f->caller->uid, value, &e);
+    if (rc == 0)
+        rc = tenant_set_egress(s, f->caller->uid, value, &e);
+    if (rc < 0)
+        fail(r, f, rc, &e);
+    else
+        end_of_egress(r, f);
+}
+
 const struct attr root_attrs[] = {
     {"README", 0444, 0, read_readme, NULL, "Five lines to paste."},
     {"version", 0444, 0, read_version, NULL, "Version, protocol, node, and how guests run here (kvm or tcg)."},
     {"error", 0444, 0, read_error, NULL, "Your own last 16 failures: time, path, errno, sentence."},
     {"metrics", 0444, 0, read_metrics, NULL, "Counts in Prometheus' text format: of your own sandboxes; for root of all, and of the node."},
+    {"egress", 0666, ATTR_ACCUMULATE, read_tenant_egress, write_tenant_egress, "What none of your own sandboxes may reach, whatever its egress says: rules such as `deny tcp *.example.org:*`."},
     {"events", 0666, ATTR_STREAM, NULL, write_events,
      "A line of JSON for each event from now on (seq, time, kind, id, name); write `since N` first to begin behind event N."},
     {0},
@@ -580,11 +621,9 @@ static void write_keep(struct p9_request *r, struct tree_fid *f, char *value, si
 
 static void read_egress(struct tree_fid *f, struct text *t)
 {
-    const char *s = row_of(f)->egress;
-    text_add(t, "%s%s", s, s[0] && s[strlen(s) - 1] != '\n' ? "\n" : "");
+    add_policy(t, row_of(f)->egress);
 }
 
-/* The write ends when connections that it does not allow are cut. */
 static void write_egress(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
 {
     struct sandbox *sb = f->node.sandbox;
@@ -600,11 +639,7 @@ static void write_egress(struct p9_request *r, struct tree_fid *f, char *value, 
         finish_set(r, f, rc, &e);
         return;
     }
-    struct waiter *w = pending_write(r, f);
-    if (w)
-        net_apply(sb->space, w);
-    else
-        net_kick(sb->space);
+    end_of_egress(r, f);
 }
 
 static void add_decision(void *user, const char *line)

@@ -7,6 +7,7 @@
 #include "hostd/cluster/cluster.h"
 #include "hostd/noded_client.h"
 #include "hostd/lifecycle/net.h"
+#include "hostd/lifecycle/tenant.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/tree/ports.h"
@@ -92,6 +93,10 @@ static void on_close(struct tree_fid *f)
     else if (!strcmp(a->name, "labels") && (f->caller->uid == 0 || !strstr(f->node.sandbox->row.labels, "admin."))) {
         f->node.sandbox->row.labels[0] = 0;
         sandbox_save(f->node.sandbox, &e);
+        net_kick(f->session->space);
+    } else if (!strcmp(a->name, "egress") && !f->node.sandbox) {
+        if (f->caller->may_create)
+            tenant_set_egress(f->session->space, f->caller->uid, "", &e);
         net_kick(f->session->space);
     } else if (!strcmp(a->name, "egress")) {
         f->node.sandbox->row.egress[0] = 0;

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define NETD_VERSION 2u
+#define NETD_VERSION 3u
 
 /* Bytes of text in a message at most. */
 #define NETD_TEXT_MAX 65536u
@@ -25,7 +25,8 @@ enum netd_op {
     /* Its connections are reset and its sockets closed. Missing is success. */
     NETD_REMOVE,
     /* The text is, from now on, in its first `head` bytes what the guest belongs to (lines as in
-     * hostd/netd/levels.h), and behind that its policy; `id` the sandbox that it is, for logs.
+     * hostd/netd/levels.h), in the next `tenant` what its tenant allows all its sandboxes (may be
+     * nothing), and behind that its own policy; `id` the sandbox that it is, for logs.
      * Connections that it does not allow are reset before the answer. EINVAL with a sentence: it
      * does not parse, and nothing is allowed then. ENOENT. */
     NETD_POLICY,
@@ -57,7 +58,8 @@ struct netd_message {
     int32_t error; /* of a reply: 0 or a negative errno; the text is the sentence */
     uint32_t len;
     uint32_t denied;           /* NETD_EVENT_DECISION: 1 or 0 */
-    uint32_t head;             /* NETD_POLICY */
+    uint32_t head, tenant;     /* NETD_POLICY */
+    uint32_t unused;
     struct netd_counts counts; /* NETD_EVENT_COUNTS, NETD_EVENT_DECISION */
 };
 

@@ -134,6 +134,10 @@ def two_nodes_see_each_other():
     refused(errno.EINVAL, box.set, "node", "nowhere")
     box.set("labels", "a=b")
     seen(box, "labels", "a=b")
+    write("deny tcp *:25", "egress")
+    wait_until(lambda: other.get("egress") == "deny tcp *:25", 10, "what a user denies all its sandboxes, at the other node")
+    other.set("", "egress")
+    wait_until(lambda: read("egress") == "\n", 10, "and what it says there, here")
 
 
 @check

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-MESSAGE = struct.Struct("=IIQQQiIII7Q")
+MESSAGE = struct.Struct("=IIQQQiIIIII7Q")
 HELLO, ADD, REMOVE, POLICY, REPLY, DECISION, COUNTS = 1, 2, 3, 4, 100, 101, 102
 RULES = """table ip t {
  chain p { type nat hook prerouting priority dstnat; meta l4proto tcp redirect to :10080; udp dport 53 redirect to :10053; }
@@ -94,9 +94,9 @@ class World:
         sh("ip", "-n", name, "link", "set", "lo", "up")
         return name
 
-    def ask(self, op, key=0, id=0, text="", fds=(), error=0, belongs=""):
-        raw = (belongs + text).encode()
-        head = MESSAGE.pack(2, op, 7, key, id, 0, len(raw), 0, len(belongs), *[0] * 7)
+    def ask(self, op, key=0, id=0, text="", fds=(), error=0, belongs="", tenant=""):
+        raw = (belongs + tenant + text).encode()
+        head = MESSAGE.pack(3, op, 7, key, id, 0, len(raw), 0, len(belongs), len(tenant), *[0] * 8)
         socket.send_fds(self.hostd, [head + raw], list(fds))
         while True:
             got = self.hostd.recv(70000)
@@ -275,12 +275,12 @@ def test_what_no_hostd_may_send_ends_its_connection_or_is_refused(w):
     w.ask(POLICY, 99, error=-2)
     w.ask(77, error=-95)
     w.ask(REMOVE, 99)
-    for bad in (b"x", MESSAGE.pack(2, POLICY, 7, 4, 0, 0, 5, 0, 0, *[0] * 7) + b"too long"):
+    for bad in (b"x", MESSAGE.pack(3, POLICY, 7, 4, 0, 0, 5, 0, 0, *[0] * 9) + b"too long"):
         s = w.connect()
         s.send(bad)
         eq(b"", s.recv(100), "end of a connection")
     s = w.connect()
-    s.send(MESSAGE.pack(2, POLICY, 7, 4, 0, 0, 0, 0, 0, *[0] * 7))  # before hello
+    s.send(MESSAGE.pack(3, POLICY, 7, 4, 0, 0, 0, 0, 0, *[0] * 9))  # before hello
     eq(b"", s.recv(100), "end of a connection")
 
 
@@ -337,6 +337,27 @@ def test_a_tenants_and_a_labels_policies_cut_what_is_open(w):
     w.ask(REMOVE, 12)
 
 
+def test_what_a_tenant_denies_itself_is_denied_and_allows_nothing(w):
+    everything = "allow tcp *:7003"
+    g = w.guest(13, everything)
+
+    def echo():
+        s = dial(g, 7003)
+        s.sendall(b"\x01")
+        return s if s.recv(10) == b"\x01" else None
+    mine = echo()
+    w.ask(POLICY, 13, 13, everything, tenant=f"set s {SERVER}:7003\ndeny tcp @s\n")
+    assert meets_reset(mine.recv, 1), "open while the tenant denies it"
+    assert meets_reset(echo), "new while the tenant denies it"
+    w.ask(POLICY, 13, 13, "", tenant=everything)
+    assert meets_reset(echo), "a tenant's allow line alone"
+    w.ask(POLICY, 13, 13, "allow tcp @s", tenant=f"set s {SERVER}:7003\n")
+    assert not meets_reset(echo), "by a set of the tenant's"
+    assert "line 1, column 1" in w.ask(POLICY, 13, 13, everything, tenant="nonsense", error=-22)
+    assert meets_reset(echo), "with a tenant's policy that does not parse"
+    w.ask(REMOVE, 13)
+
+
 def asked(w, key, text, belongs):
     try:
         w.ask(POLICY, key, key, text, belongs=belongs)
@@ -375,6 +396,20 @@ def test_limits_of_connections_and_bytes_hold(w):
     assert meets_reset(echo), "a connection after that"
     w.ask(POLICY, 6, 6, "allow tcp *:*\nlimit bytes 1G\n")
     echo()
+
+
+def test_a_limit_of_the_rate_holds(w):
+    g = w.guest(9, "allow tcp *:*\nlimit rate 2\n")
+
+    def echo():
+        with dial(g, 7003) as s:
+            s.sendall(b"\x01")
+            eq(b"\x01", s.recv(10), "an echo")
+    began = time.monotonic()
+    passed = [meets_reset(echo) for _ in range(60)].count(False)
+    assert 8 <= passed <= 8 + 2 * (time.monotonic() - began) + 1, f"{passed} of 60"
+    w.ask(POLICY, 9, 9, "allow tcp *:*\n")
+    wait("it goes on", lambda: not meets_reset(echo))
 
 
 def status(w, field):
