@@ -324,6 +324,44 @@ def a_use_wakes_and_a_load_ends_it():
         eq(b"again", c.read(5), "with the next space-hostd")
 
 
+def ends(s):
+    """A program's socket of a forward, when the connection behind it is gone."""
+    return errno_of(whole, s) == errno.ECONNRESET
+
+
+@check
+def a_forward_outlives_what_it_leads_to():
+    """Suspend, roll back, pause, another space-hostd: its connections end with a reset, and the next one is there."""
+    b, f = box(), Forward(ECHO)
+
+    def echoes(s, data):
+        s.sendall(data)
+        eq(data, s.recv(100))
+        return s
+
+    def with_one_open(what, step):
+        with f.connect(ECHO) as s, Connection(ECHO) as c:
+            echoes(s, b"before")
+            step()
+            eq(True, ends(s), f"{what}: a program's socket was reset")
+            refused(errno.ECONNRESET, os.read, c.fd, 1)
+        with f.connect(ECHO) as s:
+            echoes(s, b"after")
+    with f.connect(ECHO) as s:
+        echoes(s, b"before")
+        b.verb("pause")
+        echoes(s, b"a pause keeps it")
+        b.verb("pause")
+        with f.connect(ECHO) as other:
+            echoes(other, b"a new one wakes")
+    os.mkdir(path("snapshots", b.name, "now"))
+    write(b.get("head"), "snapshots", b.name, "now", "head")
+    with_one_open("a roll back", lambda: b.set("head", line("snapshots", b.name, "now", "head")))
+    with_one_open("a suspend", lambda: b.verb("suspend"))
+    with_one_open("another space-hostd", lambda: (daemon_back("hostd", kill_daemon("hostd")), settled()))
+    eq(0, f.end(), "exit status after SIGTERM")
+
+
 if __name__ == "__main__":
     if not shutil.which("curl"):
         print("needs curl", file=sys.stderr)

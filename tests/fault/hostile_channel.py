@@ -154,6 +154,57 @@ def fill(name):
         os.close(fd)
 
 
+@contextlib.contextmanager
+def port(box, number):
+    fd = os.open(path("ports", box.name, str(number)), os.O_RDWR)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def what_opening_says(box, number):
+    try:
+        with port(box, number):
+            return 0
+    except OSError as e:
+        return e.errno
+
+
+@check
+def an_agent_that_lies_about_a_port_ends_that_connection():
+    """What it does at which port: hostile.d/hostile.c."""
+    box = hostile_box()
+    hostd = daemon_pid("hostd")
+    before = memory_mib(hostd)
+    attack(box, "tcp", "space.0")
+    with open(box.root("go"), "w"):
+        pass
+    wait_until(lambda: os.path.exists(box.root("stopped")), 60, "the agent is another")
+    for number in (1, 2):
+        eq(errno.EIO, what_opening_says(box, number), "what opening says when the guest gives no error number")
+    with port(box, 3) as fd:
+        left = 4 << 20
+        while left > 0:
+            left -= len(os.read(fd, 1 << 16))
+        at_most(before + GROWTH_MIB, memory_mib(hostd), "MiB of space-hostd while something never ends")
+    with port(box, 4) as fd:
+        os.write(fd, b"nobody takes it")
+        refused(errno.ECONNRESET, os.read, fd, 1)
+    with port(box, 5) as fd:
+        refused(errno.ECONNRESET, os.read, fd, 1)
+    with port(box, 6) as fd:
+        eq([b"", b""], [os.read(fd, 1), os.read(fd, 1)], "its end, and what is behind it")
+    eq("running", box.state)
+    unharmed()
+    with port(box, 8) as silent, port(box, 7) as more:
+        for fd in (more, silent):  # a session with such an agent is none
+            refused(errno.ECONNRESET, os.read, fd, 1)
+    box.wait_state("failed")
+    eq(hostd, daemon_pid("hostd"), "space-hostd")
+    box.remove()
+
+
 @check
 def nothing_is_left_behind():
     bystander().remove()

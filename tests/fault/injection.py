@@ -37,7 +37,7 @@ class World:
         sh(f"ip -n {NS} addr add {SERVER}/24 dev {NS}b && ip -n {NS} link set {NS}b up && ip -n {NS} link set lo up")
         self.pki()
         self.log = open(f"{TESTTMP}/server.log", "w+")
-        self.start("ip", "netns", "exec", NS, sys.executable, f"{HERE}/injection.d/server.py", SERVER, f"{TESTTMP}/leaf.pem", f"{TESTTMP}/leaf.key", stdout=self.log)
+        self.start("ip", "netns", "exec", NS, sys.executable, f"{HERE}/injection.d/server.py", SERVER, f"{TESTTMP}/leaf.pem", f"{TESTTMP}/leaf.key", f"{TESTTMP}/www", stdout=self.log)
         self.start("dnsmasq", "--keep-in-foreground", "--no-resolv", "--no-hosts", "--conf-file=/dev/null", f"--port={DNS_PORT}", "--listen-address=127.0.0.1",
                    "--bind-interfaces", "--user=root", "--pid-file=", *[f"--address=/{n}/{SERVER}" for n in NAMES])
         self.configure()
@@ -140,6 +140,23 @@ def make(scope, name, hosts, method, value):
     os.mkdir(path("credentials", scope, name))
     for file, text in (("hosts", hosts), ("method", method), ("value", value + "\n")):
         write(text, "credentials", scope, name, file)
+
+
+@check(limit=120)
+def a_usual_client_trusts_it_and_is_given_it_without_settings():
+    """git, of a host that gives nothing without the token. pip and Python's urllib do the same, but take a minute and more under emulation."""
+    if not exists("templates", "debian"):
+        skip("needs template debian")
+    folder, who = f"{TESTTMP}/www", "git -c user.name=n -c user.email=e@api.test -c init.defaultBranch=main"
+    shutil.rmtree(folder, ignore_errors=True)  # of a run by hand
+    sh(f"mkdir {folder} && cd {folder} && {who} init work && echo 'hello from git' > work/text && git -C work add text && cd work && {who} commit -m one && cd .. && git clone --bare work repo.git "
+       "&& git -C repo.git update-server-info")
+    box = Box("debian")
+    box.set("egress", "allow tcp api.test:443\n")
+    world.seen()
+    eq("hello from git", box.out("cd /root && git clone -q https://api.test/files/repo.git && cat repo/text"))
+    eq({f"Bearer {TOKEN}"}, {a for r in world.seen() for a in r["authorization"]}, "what the server was given")
+    box.remove()
 
 
 @check

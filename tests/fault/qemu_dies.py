@@ -80,7 +80,7 @@ def killed_while_a_job_streams():
 def killed_after_a_checkpoint():
     """It goes on from the newest checkpoint of `keep`; what its disk held since is kept. Without one since then, the next crash boots it."""
     box = Box()
-    job = Job(box, "i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.1; done", name="count")
+    job = Job(box, "i=0; while :; do i=$((i+1)); echo $i > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.1; done", name="count")
     box.out("echo before > /mark; sync")
     boot = box.out("cat /proc/sys/kernel/random/boot_id")
     box.set("keep", "full every 1s for 1h")

@@ -10,7 +10,8 @@
 //   client dns NAME TYPE [SERVER]          prints the code, and each address
 //   client dnstcp NAME TYPE                the same by TCP
 //   client udp ADDRESS PORT                prints "silence", or "answer"
-//   client frame HEX [COUNT]               sends a frame as it is
+//   client frame HEX [COUNT]               sends a frame as it is; of several, which are TCP, each has
+//                                          the next source port
 //   client flood ADDRESS PORT COUNT        so many connections at once; prints how many were
 //   accepted and stayed
 #include <arpa/inet.h>
@@ -178,6 +179,22 @@ static void udp(char **argv)
     printf("%s\n", wait_for(fd, POLLIN, 1000) <= 0 ? "silence" : "answer");
 }
 
+/* One more, and one less in the sum's complement (RFC 1624). */
+static void next_port(uint8_t *p)
+{
+    unsigned port = (unsigned)(p[34] << 8 | p[35]) + 1, sum = (unsigned)(p[50] << 8 | p[51]);
+    sum = sum ? sum - 1 : 0xfffe;
+    if (port > 65535) {
+        port = 1024; /* 64512 less */
+        sum += 64512;
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    p[34] = (uint8_t)(port >> 8);
+    p[35] = (uint8_t)port;
+    p[50] = (uint8_t)(sum >> 8);
+    p[51] = (uint8_t)sum;
+}
+
 static void frame(int argc, char **argv)
 {
     uint8_t p[1514];
@@ -186,9 +203,12 @@ static void frame(int argc, char **argv)
     int fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
     size_t n = from_hex(argv[2], p, sizeof p);
     memcpy(to.sll_addr, p, 6);
-    for (int i = argc > 3 ? atoi(argv[3]) : 1; i; i--)
+    for (int i = argc > 3 ? atoi(argv[3]) : 1; i; i--) {
         if (sendto(fd, p, n, 0, (struct sockaddr *)&to, sizeof to) < 0)
             perror("send");
+        if (i > 1)
+            next_port(p);
+    }
     printf("sent\n");
 }
 

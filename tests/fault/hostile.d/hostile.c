@@ -5,17 +5,22 @@
 //   hostile flood PORT     waits until the host hung up, then writes without end what is no echo of a preamble
 //   hostile mute PORT      the process that serves PORT stands still
 //   hostile lie PORT       answers each request with a reply of its tag that is none
+//   hostile tcp PORT       waits until /go is there, stops the agent, makes /stopped, and is it
+//                          itself: an agent that knows nothing but /tcp, and lies there (lie_of)
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char block[1 << 16];
@@ -132,13 +137,141 @@ static void lie(int fd)
     }
 }
 
+/* ---- an agent of our own ---- */
+
+#define FIDS 65536u
+
+static unsigned char in[1 << 20], out[1 << 20];
+static uint16_t port_of[FIDS]; /* of fids of /tcp/PORT */
+
+static uint32_t get32(const unsigned char *p)
+{
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+
+static void take_message(int fd)
+{
+    size_t have = 0, want = 4;
+    while (have < want) {
+        ssize_t n = read(fd, in + have, want - have);
+        if (n > 0)
+            have += (size_t)n;
+        else
+            wait_for(fd, POLLIN);
+        if (have == 4)
+            want = get32(in);
+        if (want > sizeof in)
+            die("a request that is too long");
+    }
+}
+
+/* The body is at out + 7. */
+static void answer(int fd, unsigned type, const unsigned char *tag, size_t body)
+{
+    uint32_t size = (uint32_t)(7 + body);
+    memcpy(out, &size, 4);
+    out[4] = (unsigned char)type;
+    memcpy(out + 5, tag, 2);
+    put(fd, (const char *)out, size);
+}
+
+static void answer32(int fd, unsigned type, const unsigned char *tag, uint32_t value)
+{
+    memcpy(out + 7, &value, 4);
+    answer(fd, type, tag, 4);
+}
+
+static void answer_walk(int fd, const unsigned char *m)
+{
+    uint32_t newfid = get32(m + 11);
+    unsigned names = m[15], first = m[17];
+    char number[8] = "";
+    if (names != 2 || first != 3 || memcmp(m + 19, "tcp", 3) || m[22] >= sizeof number) {
+        answer32(fd, 7, m + 5, ENOENT);
+        return;
+    }
+    memcpy(number, m + 24, m[22]);
+    port_of[newfid % FIDS] = (uint16_t)atoi(number);
+    memset(out + 7, 0, 28);
+    out[7] = 2;
+    answer(fd, 111, m + 5, 28);
+}
+
+static void answer_read(int fd, const unsigned char *m, size_t bytes)
+{
+    uint32_t n = (uint32_t)bytes;
+    memcpy(out + 7, &n, 4);
+    answer(fd, 117, m + 5, 4 + bytes);
+}
+
+/*
+ * What this agent does at each port:
+ *   1 opening is error 0, 2 error 0xffffffff, 3 sends without end, 4 takes nothing, 5 reading is
+ *   error 0x80000000, 6 is at its end, 7 gives a byte more than it was asked for, 8 is silent
+ */
+static void lie_of(int fd, const unsigned char *m)
+{
+    uint16_t port = port_of[get32(m + 7) % FIDS];
+    switch (m[4]) {
+    case 12: /* Tlopen */
+        memset(out + 7, 0, 17);
+        if (port <= 2)
+            answer32(fd, 7, m + 5, port == 1 ? 0 : UINT32_MAX);
+        else
+            answer(fd, 13, m + 5, 17);
+        return;
+    case 116: /* Tread */
+        if (port == 5)
+            answer32(fd, 7, m + 5, 1u << 31);
+        else if (port == 3 || port == 7)
+            answer_read(fd, m, get32(m + 19) + (port == 7));
+        else if (port == 6)
+            answer_read(fd, m, 0);
+        return; /* the others never */
+    case 118: /* Twrite */
+        answer32(fd, 119, m + 5, port == 4 ? 0 : get32(m + 19));
+        return;
+    case 26: /* Tsetattr */
+        answer(fd, 27, m + 5, 0);
+        return;
+    default:
+        answer32(fd, 7, m + 5, EIO);
+    }
+}
+
+static void be_the_agent(int fd)
+{
+    for (;;) {
+        take_message(fd);
+        if (in[4] == 108 || in[4] == 120) /* Tflush, Tclunk */
+            answer(fd, in[4] + 1u, in + 5, 0);
+        else if (in[4] == 110)
+            answer_walk(fd, in);
+        else
+            lie_of(fd, in);
+    }
+}
+
+/* PID 1 takes no signals. */
+static void stop_agent(pid_t pid)
+{
+    while (access("/go", F_OK) < 0)
+        usleep(10000);
+    if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) < 0 ||
+        ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) < 0 || waitpid(pid, NULL, __WALL) != pid)
+        die("stop the agent");
+    close(open("/stopped", O_CREAT, 0600));
+}
+
 int main(int argc, char **argv)
 {
     pid_t holder;
     if (argc != 3)
         return 2;
     int fd = take(argv[2], &holder);
-    if (strcmp(argv[1], "garbage") && holder != 1)
+    if (strcmp(argv[1], "garbage") && strcmp(argv[1], "tcp") && holder != 1)
         kill(holder, SIGSTOP);
     puts("begun");
     fflush(stdout);
@@ -152,6 +285,9 @@ int main(int argc, char **argv)
             put(fd, block, sizeof block);
     } else if (!strcmp(argv[1], "lie")) {
         lie(fd);
+    } else if (!strcmp(argv[1], "tcp")) {
+        stop_agent(holder);
+        be_the_agent(fd);
     }
     pause();
 }
