@@ -5,12 +5,13 @@
 //                                          after each), prints "ok" and what came back, or why not
 //   client tcp6 ADDRESS PORT               connects by IPv6, prints "connected" or why not
 //   client loris ADDRESS PORT COUNT SEC    so many connections, a byte of a request on each every
-//                                          half second; prints how many are open after SEC seconds
+//                                          half second, until all are closed; prints how many are
+//                                          open after SEC seconds
 //   client wait ADDRESS PORT HEX           the same, prints "ready" first, then waits for the end
 //   client dns NAME TYPE [SERVER]          prints the code, and each address
 //   client dnstcp NAME TYPE                the same by TCP
 //   client udp ADDRESS PORT                prints "silence", or "answer"
-//   client frame HEX [COUNT]               sends a frame as it is; of several, which are TCP, each has
+//   client frame HEX [COUNT]               sends a frame as it is; of several, of TCP, each from
 //                                          the next source port
 //   client flood ADDRESS PORT COUNT        so many connections at once; prints how many were
 //   accepted and stayed
@@ -264,24 +265,31 @@ static void tcp6(char **argv)
     printf("%s\n", error ? strerror(error) : "connected");
 }
 
+static int count_open(const int *fds, int count)
+{
+    int open = 0;
+    char c;
+    for (int i = 0; i < count; i++)
+        open += recv(fds[i], &c, 1, 0) < 0 && errno == EAGAIN;
+    return open;
+}
+
 static void loris(char **argv)
 {
-    static const char head[] = "GET / HTTP/1.1\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    static const char head[] = "GET / HTTP/1.1\r\nX-Slow: ";
     struct sockaddr_in a = address(argv[2], argv[3]);
-    int count = atoi(argv[4]), turns = atoi(argv[5]) * 2, open = 0;
+    int count = atoi(argv[4]), turns = atoi(argv[5]) * 2, open = count;
     int *fds = calloc((size_t)count, sizeof *fds);
-    char c;
     for (int i = 0; i < count; i++) {
         fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
         connect(fds[i], (struct sockaddr *)&a, sizeof a);
     }
-    for (int turn = 0; turn < turns && turn < (int)sizeof head; turn++) {
+    for (int turn = 0; open && turn < turns; turn++) {
         for (int i = 0; i < count; i++)
-            send(fds[i], head + turn, 1, MSG_NOSIGNAL);
+            send(fds[i], turn < (int)strlen(head) ? head + turn : "a", 1, MSG_NOSIGNAL);
         usleep(500000);
+        open = count_open(fds, count);
     }
-    for (int i = 0; i < count; i++)
-        open += recv(fds[i], &c, 1, 0) < 0 && errno == EAGAIN;
     printf("%d\n", open);
 }
 
