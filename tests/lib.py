@@ -46,6 +46,7 @@ SPACE = os.environ.get("SPACE") or sys.exit("run me through tests/run")
 SPACE_DIR = os.environ["SPACE_DIR"]
 TESTTMP = os.environ["TESTTMP"]
 SCRIPT = re.sub(r"[^A-Za-z0-9]+", "-", os.path.splitext(os.path.basename(sys.argv[0]))[0])[:30].strip("-")
+SLOWER = int(os.environ.get("SLOWER", "1"))  # a build with sanitizers: what limits are multiplied with
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -118,7 +119,7 @@ def refused(codes, function, *args, what=None, **kwargs):
 
 def wait_until(condition, seconds=30, what=None):
     """Polls until the condition holds; its value. A deadline, not a delay: the condition is asked at once, then every 20 ms."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * SLOWER
     while True:
         value = condition()
         if value:
@@ -188,7 +189,7 @@ def main():
         began = time.monotonic()
         verdict = "ok"
         try:
-            _limited(limit, function)
+            _limited(limit * SLOWER, function)
         except Skipped as e:
             verdict, skipped = f"skip: {e}", skipped + 1
         except TimeLimit:
@@ -528,7 +529,7 @@ class Events:
         self.close()
 
     def next(self, seconds=30, **want):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * SLOWER
         while True:
             while b"\n" in self.rest:
                 text, self.rest = self.rest.split(b"\n", 1)
@@ -674,6 +675,12 @@ def daemon_pid(name):
         return pid
     except (OSError, ValueError):
         return None
+
+
+def nothing_crashed(instance):
+    """No daemon of an instance of the test's own died by itself, and no sanitizer has said anything; of the shared one tests/run sees to it."""
+    found = subprocess.run(f"grep -hsE ' crashed by signal |ERROR: [A-Za-z]+Sanitizer|: runtime error: ' {instance}/log/*/current", shell=True, capture_output=True, text=True)
+    eq("", found.stdout, f"crashes in {instance}")
 
 
 def kill_daemon(name):

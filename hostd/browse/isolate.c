@@ -23,12 +23,6 @@
 #define LIMITED   false
 #define SANITIZER_CALLS                                                                            \
     SCMP_SYS(sigaltstack), /* asked for by every function that does not return */
-/* Looking for leaks needs ptrace. */
-const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "detect_leaks=0";
-}
 #else
 #define OTHERWISE SCMP_ACT_KILL_PROCESS
 #define LIMITED   true

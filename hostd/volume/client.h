@@ -22,7 +22,7 @@ struct volumed_hooks {
 
 /* Connects to RUN/volumed.sock, now and whenever it is lost. */
 int volumed_open(uv_loop_t *loop, const char *run, struct volumed **out, struct err *e);
-/* Calls in progress are not answered any more. */
+/* Calls in progress are not answered any more. Not from inside `done` or `progress`, nor from what they wake. */
 void volumed_close(struct volumed *v);
 
 /*

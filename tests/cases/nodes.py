@@ -266,6 +266,7 @@ def what_a_dead_node_had():
     box.set("node", name)
     eq("running", box.state)
     eq("saved", box.out("cat /disk"), "its disk")
+    nothing_crashed(other.dir)
 
 
 def remove_other():

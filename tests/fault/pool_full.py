@@ -187,6 +187,7 @@ def a_deletion_that_fails_is_tried_again():
         subprocess.run(["chattr", "-i", folder], check=True)
     wait_until(lambda: metric("space_deletes_queued") == 0, 20, "it is tried again")
     leftovers.none(20)
+    nothing_crashed(SPACE_DIR)
 
 
 def gone_candidates():

@@ -438,7 +438,8 @@ def test_many_guests_cost_little(w, count=1000):
         for fd in fds:
             os.close(fd)
     grown = int(status(w, "VmRSS")) - before
-    assert grown < 20 * count, f"{grown} KiB for {count} guests"
+    sanitized = "libasan" in pathlib.Path(f"/proc/{w.netd.pid}/maps").read_text()  # what is beside each object, and what is freed, stays
+    assert sanitized or grown < 20 * count, f"{grown} KiB for {count} guests"
     print(f"{count} guests: {grown / count:.1f} KiB each")
     for i in range(count):
         w.ask(REMOVE, 1000 + i)

@@ -120,7 +120,6 @@ static void script(void *arg)
     rc = volumed_run(t->co, t->volumed, &q, NULL, 0, NULL, NULL, &rep, NULL, &e);
     say("wrong request", rc, &e);
     expect(t, rc == -EINVAL && e.msg[0], "it is refused with a sentence");
-    volumed_close(t->volumed);
     uv_stop(t->loop);
 }
 
@@ -138,6 +137,8 @@ int main(int argc, char **argv)
         return 2;
     t.size = (uint64_t)st.st_size;
     co_spawn(t.co, script, &t);
+    uv_run(t.loop, UV_RUN_DEFAULT);
+    volumed_close(t.volumed);
     uv_run(t.loop, UV_RUN_DEFAULT);
     return t.status;
 }

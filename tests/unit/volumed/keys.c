@@ -17,6 +17,13 @@
 #define ONE    "1111111111111111111111111111111111111111111111111111111111111111"
 #define TWO    "2222222222222222222222222222222222222222222222222222222222222222"
 
+/* What libcrypto keeps for each of SoftHSM's callers until the process ends. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libcrypto.so\nleak:libsofthsm2.so\n";
+}
+
 static uv_loop_t loop;
 static struct keys *keys;
 static char folder[64];
