@@ -113,7 +113,9 @@ static void write_global(FILE *f, const struct config *c, const char *folder)
             "    tune.bufsize 32768\n"
             "    tune.ssl.default-dh-param 2048\n"
             "    ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets\n"
-            "    ssl-default-server-options ssl-min-ver TLSv1.2\n",
+            "    ssl-default-server-options ssl-min-ver TLSv1.2\n"
+            "resolvers default\n" /* else it asks those of resolv.conf, for which it makes sockets */
+            "    timeout retry 1s\n",
             folder, folder, c->inject_user, c->inject_user, folder, c->cred_user, threads(), connections(), folder);
 }
 
