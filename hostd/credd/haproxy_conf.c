@@ -4,6 +4,7 @@
 #include "ipc/inject.h"
 
 #include "base/cleanup.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -207,7 +208,10 @@ static int write_cas(const struct config *c, const char *folder, struct err *e)
     if (!f)
         return -e->code;
     bool any = append(f, SYSTEM_CAS);
-    any = append(f, c->inject_ca) || any;
+    if (append(f, c->inject_ca))
+        any = true;
+    else
+        log_info("servers are verified by the system's CAs alone: %s: %s", c->inject_ca, strerror(errno));
     int rc = close_file(f, "upstream.pem", e);
     return rc < 0 || any ? rc : err_set(e, ENOENT, "no server can be verified: neither " SYSTEM_CAS " nor %s is there", c->inject_ca);
 }

@@ -24,6 +24,9 @@ def main(root):
         allowed = values(unit, "SystemCallFilter")
         if allowed and not CONFINE <= set(allowed):
             wrong.append(f"{name}: SystemCallFilter lacks {' '.join(sorted(CONFINE - set(allowed)))}")
+        folder = root / "hostd" / name.removeprefix("space-").removesuffix(".service")
+        if values(unit, "RestrictSUIDSGID") == ["yes"] and any("SYS_openat2" in p.read_text() for p in folder.rglob("*.c")):
+            wrong.append(f"{name}: RestrictSUIDSGID takes openat2 away")
     source = (root / "hostd/noded/isolate.c").read_text()
     kept = set(re.findall(r"CAP_\w+", re.search(r"kept\[\] = \{(.*?)\}", source, re.S).group(1)))
     missing = (kept | HELPER | {"CAP_SETPCAP"}) - set(values(units["space-noded.service"], "CapabilityBoundingSet"))
