@@ -13,6 +13,7 @@
 #include <ifaddrs.h>
 #include <inttypes.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,15 @@ static void udp_ready(struct watch *w, uint32_t events)
     names_ready((struct guest *)(void *)((char *)w - offsetof(struct guest, udp)));
 }
 
+/* Nobody shares the cable between netd and a guest, and it loses nothing: BBR, where that is the
+ * host's choice, would cost a timer for each burst there. Connections to servers are as the host
+ * wants them. Every kernel has Reno, for everybody; sockets that this one accepts inherit it. */
+static void choose_congestion(int tcp)
+{
+    static const char algorithm[] = "reno";
+    setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, algorithm, sizeof algorithm - 1);
+}
+
 int guest_add(struct netd *n, uint64_t key, int tcp, int udp)
 {
     struct guest *g = calloc(1, sizeof *g);
@@ -63,6 +73,7 @@ int guest_add(struct netd *n, uint64_t key, int tcp, int udp)
                         .udp = {udp, udp_ready},
                         .rate = {RATE_PER_SEC * RATE_BURST, loop_now(n->loop)},
                         .log = {LOG_BURST, loop_now(n->loop)}};
+    choose_congestion(tcp);
     rc = loop_watch(n->loop, &g->tcp, EPOLLIN);
     if (rc == 0)
         rc = loop_watch(n->loop, &g->udp, EPOLLIN);

@@ -268,6 +268,21 @@ def test_another_hostd_takes_over_and_connections_stay(w):
         pass
 
 
+def test_what_goes_to_a_guest_is_not_paced(w):
+    g = w.guest(8, "allow tcp *:7003")
+    s = dial(g, 7003)
+    s.sendall(b"\x01")
+    eq(b"\x01", s.recv(10), "an echo")
+
+    def sockets(*argv):
+        return sh(*argv, "ss", "-tinO", "state", "established")
+    inner = f"{w.tag}h8"
+    assert " reno " in sockets("ip", "netns", "exec", inner), sockets("ip", "netns", "exec", inner)
+    mine = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    outer = [l for l in sockets().splitlines() if f"{SERVER}:7003" in l]
+    assert outer and all(f" {mine} " in l for l in outer), outer
+
+
 def test_what_no_hostd_may_send_ends_its_connection_or_is_refused(w):
     w.ask(ADD, 99, error=-22)
     a, b = socket.socketpair()
