@@ -43,7 +43,7 @@ static void get(struct backend *b, const struct credd_record *rec, const void *b
         r.rc = err_set(&r.e, EBADMSG, "the value of credential %s cannot be decrypted", rec->name);
     r.len = (size_t)size;
     done(user, &r);
-    sodium_memzero(l->plain, CREDD_VALUE_MAX);
+    sodium_memzero(l->plain, r.len); /* none, when it is not authentic: libsodium sees to it */
 }
 
 static void remove_(struct backend *b, const struct credd_record *rec, backend_done *done, void *user)

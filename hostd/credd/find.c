@@ -35,6 +35,8 @@ struct finder {
     struct hmap sandboxes;
     unsigned waiting;
     char *render; /* RENDER_SIZE, locked */
+    time_t second; /* and how it is written */
+    char stamp[32];
 };
 
 /* ---- sandboxes ---- */
@@ -255,20 +257,27 @@ struct ask {
     void *user;
 };
 
+static const char *now_text(struct finder *f)
+{
+    time_t now = time(NULL);
+    struct tm tm;
+    if (now != f->second)
+        strftime(f->stamp, sizeof f->stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+    f->second = now;
+    return f->stamp;
+}
+
 /* In the audit log, and in the credential's own. */
 static enum cred_verdict note(const struct ask *a, enum cred_verdict v)
 {
-    char text[AUDIT_TEXT_MAX], line[AUDIT_TEXT_MAX + 80], stamp[32];
+    char text[AUDIT_TEXT_MAX], line[AUDIT_TEXT_MAX + 80];
     struct credential *c = store_find(a->f->credd->store, a->credential);
     const struct known *k = known_of(a->f, a->sandbox);
     snprintf(text, sizeof text, "%s:%u%s%s%s%s", a->host, a->port, a->what[0] ? " " : "", a->what, v != CRED_FOUND ? ": " : "", sentence_of(v));
     const char *kind = v != CRED_FOUND ? "refused" : a->login ? "login" : "use";
     if (audit_tally_note(a->f->credd->tally, kind, a->credential, a->sandbox, a->login ? a->uid : k ? k->owner : 0, 1, text) < 0)
         return CRED_NO_AUDIT;
-    time_t now = time(NULL);
-    struct tm tm;
-    strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
-    snprintf(line, sizeof line, "%s %s %012" PRIx64 " %s", stamp, kind, a->sandbox, text);
+    snprintf(line, sizeof line, "%s %s %012" PRIx64 " %s", now_text(a->f), kind, a->sandbox, text);
     if (c)
         store_used(c, line);
     return v;
@@ -301,7 +310,7 @@ static size_t append(char *out, const char *text)
     return n;
 }
 
-/* What is sent, in f->render; its length. */
+/* What is sent, in f->render, which holds nothing else then; its length. */
 static size_t render(const struct finder *f, const struct method *m, const char *value, size_t len)
 {
     char *out = f->render;
@@ -309,12 +318,13 @@ static size_t render(const struct finder *f, const struct method *m, const char 
     if (m->kind == METHOD_QUERY)
         return percent_encode(value, len, out);
     if (m->kind == METHOD_BASIC) {
-        char *plain = out + RENDER_SIZE - CREDD_VALUE_MAX - CREDD_METHOD_SIZE; /* wiped with the rest */
+        char *plain = out + RENDER_SIZE - CREDD_VALUE_MAX - CREDD_METHOD_SIZE;
         size_t p = append(plain, m->name);
         plain[p++] = ':';
         memcpy(plain + p, value, len);
         n = append(out, "Basic ");
         sodium_bin2base64(out + n, RENDER_SIZE - CREDD_VALUE_MAX - CREDD_METHOD_SIZE - n, (const uint8_t *)plain, p + len, sodium_base64_VARIANT_ORIGINAL);
+        sodium_memzero(plain, p + len);
         return strlen(out);
     }
     n = append(out, m->before);
@@ -333,6 +343,7 @@ static void tell_inject(const struct ask *a, enum cred_verdict v, const struct c
         answer.value = a->f->render;
     }
     a->done.inject(a->user, &answer);
+    sodium_memzero(a->f->render, answer.len);
 }
 
 /* A JSON string. The value was checked when it came: no control characters. */
@@ -397,6 +408,7 @@ static void tell_login(const struct ask *a, enum cred_verdict v, const struct cr
     else
         a->done.login(a->user, 0, line, "");
     free(line);
+    sodium_memzero(a->f->render, RENDER_SIZE);
 }
 
 static void tell(struct ask *a, enum cred_verdict v, const struct credential *c, const char *value, size_t len)
@@ -407,8 +419,6 @@ static void tell(struct ask *a, enum cred_verdict v, const struct credential *c,
         tell_login(a, v, c, value, len);
     else
         tell_inject(a, v, c, value, len);
-    if (v == CRED_FOUND)
-        sodium_memzero(a->f->render, RENDER_SIZE);
 }
 
 static void got(void *user, const struct backend_result *r)

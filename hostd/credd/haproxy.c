@@ -514,18 +514,25 @@ char *haproxy_trust(struct haproxy *h, uint32_t tenant)
     return text;
 }
 
+/* Digits as INJECT_ID_FORMAT has them. */
+static bool take_hex(const char *text, size_t digits, uint64_t *out)
+{
+    *out = 0;
+    for (size_t i = 0; i < digits; i++) {
+        char c = text[i];
+        unsigned value = c >= '0' && c <= '9' ? (unsigned)(c - '0') : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
+        if (value > 15)
+            return false;
+        *out = *out << 4 | value;
+    }
+    return true;
+}
+
 bool haproxy_grant(struct haproxy *h, const char *id, size_t len, struct grant *out)
 {
-    char text[INJECT_ID_LEN + 1], again[INJECT_ID_LEN + 1];
-    unsigned long long sandbox, token;
-    if (len != INJECT_ID_LEN || !h->asks)
-        return false;
-    memcpy(text, id, len);
-    text[len] = 0;
-    if (sscanf(text, "%12llx.%16llx", &sandbox, &token) != 2)
-        return false;
-    snprintf(again, sizeof again, INJECT_ID_FORMAT, sandbox, token);
-    return strcmp(text, again) == 0 && haproxy_asks_find(h->asks, token, out) && out->sandbox == sandbox;
+    uint64_t sandbox, token;
+    return len == INJECT_ID_LEN && h->asks && take_hex(id, 12, &sandbox) && id[12] == '.' && take_hex(id + 13, 16, &token) &&
+           haproxy_asks_find(h->asks, token, out) && out->sandbox == sandbox;
 }
 
 /* ---- life ---- */

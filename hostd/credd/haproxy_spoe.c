@@ -4,6 +4,8 @@
 // A few connections, each with many requests in flight. A request names the connection that space-netd handed over; for which sandbox and host that is comes from what
 // space-netd told us, and HAProxy's own words on the host must agree. Answers are put together in one wiped buffer and given to the kernel at once: a HAProxy
 // that does not read loses its connection, and with it the requests.
+//
+// Requests come several at a time when there are many, so what is answered while they are read goes out together, once all of them are: HAProxy wakes once.
 #include "base/log.h"
 #include "hostd/credd/credd.h"
 #include "hostd/credd/haproxy.h"
@@ -19,6 +21,8 @@
 
 #define CONNECTIONS_MAX 64u
 #define METHOD_MAX      32u
+#define FRAME_SIZE      (SPOE_LENGTH + SPOE_FRAME_MAX)
+#define ANSWERS_SIZE    (2 * FRAME_SIZE) /* what waits, and one more */
 
 /* Answers of HTTP to a guest whose request cannot be served. */
 #define STATUS_FORBIDDEN   403u
@@ -31,7 +35,9 @@ struct haproxy_spoe {
     uv_poll_t poll;
     int fd;
     unsigned connections;
-    uint8_t *answer; /* locked memory: SPOE_LENGTH + SPOE_FRAME_MAX */
+    uint8_t *answers; /* locked memory: ANSWERS_SIZE, of which: */
+    size_t len;
+    struct connection *to; /* whose they are */
 };
 
 struct connection {
@@ -39,7 +45,7 @@ struct connection {
     uv_poll_t poll;
     int fd; /* -1: closed */
     unsigned refs;
-    bool greeted;
+    bool greeted, reading;
     size_t frame_max, len;
     uint8_t in[SPOE_LENGTH + SPOE_FRAME_MAX];
 };
@@ -75,17 +81,35 @@ static void hang_up(struct connection *c)
 
 /* ---- answers ---- */
 
-static struct spoe_writer writer_of(struct haproxy_spoe *s)
+static void flush(struct haproxy_spoe *s)
 {
-    return (struct spoe_writer){.buf = s->answer, .size = SPOE_LENGTH + SPOE_FRAME_MAX};
+    struct connection *c = s->to;
+    bool sent = s->len == 0 || c->fd < 0 || send(c->fd, s->answers, s->len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)s->len;
+    sodium_memzero(s->answers, s->len);
+    s->len = 0;
+    if (sent)
+        return;
+    log_warn("HAProxy does not read its answers: hanging up");
+    hang_up(c);
+}
+
+/* Room for one frame, behind those that wait. */
+static struct spoe_writer writer_for(struct connection *c)
+{
+    struct haproxy_spoe *s = c->spoe;
+    if (s->to != c || s->len > ANSWERS_SIZE - FRAME_SIZE)
+        flush(s);
+    s->to = c;
+    return (struct spoe_writer){.buf = s->answers + s->len, .size = FRAME_SIZE};
 }
 
 static void transmit(struct connection *c, const struct spoe_writer *w)
 {
-    if (c->fd < 0 || (!w->bad && send(c->fd, w->buf, w->len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)w->len))
-        return;
-    log_warn("HAProxy does not read its answers: hanging up");
-    hang_up(c);
+    c->spoe->len += w->len;
+    if (w->bad)
+        hang_up(c);
+    if (w->bad || !c->reading)
+        flush(c->spoe);
 }
 
 static uint32_t status_of(enum cred_verdict v)
@@ -109,6 +133,7 @@ static uint32_t status_of(enum cred_verdict v)
 
 static void write_refusal(struct spoe_writer *w, const struct use *u, uint32_t status, const char *reason)
 {
+    sodium_memzero(w->buf, w->len);
     *w = (struct spoe_writer){.buf = w->buf, .size = w->size};
     spoe_ack_begin(w, u->stream, u->frame);
     spoe_ack_number(w, "status", status);
@@ -137,7 +162,7 @@ static void write_found(struct spoe_writer *w, const struct use *u, const struct
 
 static void refuse(const struct use *u, uint32_t status, const char *reason)
 {
-    struct spoe_writer w = writer_of(u->connection->spoe);
+    struct spoe_writer w = writer_for(u->connection);
     write_refusal(&w, u, status, reason);
     transmit(u->connection, &w);
 }
@@ -146,16 +171,14 @@ static void found(void *user, const struct cred_answer *a)
 {
     struct use *u = user;
     struct connection *c = u->connection;
-    struct spoe_writer w = writer_of(c->spoe);
+    struct spoe_writer w = writer_for(c);
     if (a->verdict == CRED_FOUND)
         write_found(&w, u, a);
-    size_t longest = w.len;
     if (a->verdict == CRED_FOUND && (w.bad || w.len > c->frame_max + SPOE_LENGTH))
         write_refusal(&w, u, STATUS_UNAVAILABLE, "the credential's value is too long to be injected");
     else if (a->verdict != CRED_FOUND)
         write_refusal(&w, u, status_of(a->verdict), a->verdict == CRED_NONE ? "its credential was removed: connect again" : a->reason);
     transmit(c, &w);
-    sodium_memzero(c->spoe->answer, longest > w.len ? longest : w.len);
     unref(c);
     free(u);
 }
@@ -190,9 +213,10 @@ static void notify(struct connection *c, const struct spoe_frame *f)
 
 static void say_goodbye(struct connection *c, uint32_t status, const char *message)
 {
-    struct spoe_writer w = writer_of(c->spoe);
+    struct spoe_writer w = writer_for(c);
     spoe_write_disconnect(&w, status, message);
     transmit(c, &w);
+    flush(c->spoe);
     hang_up(c);
 }
 
@@ -202,13 +226,15 @@ static void greet(struct connection *c, const struct spoe_frame *f)
         say_goodbye(c, 8, "another version of the protocol");
         return;
     }
-    struct spoe_writer w = writer_of(c->spoe);
+    struct spoe_writer w = writer_for(c);
     c->greeted = true;
     c->frame_max = f->frame_max < SPOE_FRAME_MAX ? (size_t)f->frame_max : SPOE_FRAME_MAX;
     spoe_write_hello(&w, c->frame_max);
     transmit(c, &w);
-    if (f->healthcheck)
+    if (f->healthcheck) {
+        flush(c->spoe);
         hang_up(c);
+    }
 }
 
 static void take_frame(struct connection *c, const uint8_t *bytes, size_t len)
@@ -255,6 +281,7 @@ static void readable(uv_poll_t *p, int status, int events)
     struct connection *c = p->data;
     (void)events;
     c->refs++;
+    c->reading = true;
     while (c->fd >= 0) {
         ssize_t n = status < 0 ? 0 : recv(c->fd, c->in + c->len, sizeof c->in - c->len, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -269,6 +296,8 @@ static void readable(uv_poll_t *p, int status, int events)
         if (all)
             break;
     }
+    c->reading = false;
+    flush(c->spoe);
     unref(c);
 }
 
@@ -296,7 +325,7 @@ static void acceptable(uv_poll_t *p, int status, int events)
 int haproxy_spoe_open(struct credd *c, struct haproxy *h, int fd)
 {
     struct haproxy_spoe *s = calloc(1, sizeof *s);
-    if (!s || !(s->answer = sodium_malloc(SPOE_LENGTH + SPOE_FRAME_MAX))) {
+    if (!s || !(s->answers = sodium_malloc(ANSWERS_SIZE))) {
         free(s);
         return -ENOMEM;
     }

@@ -185,7 +185,7 @@ def test_the_secret_is_added_and_the_guests_own_header_goes(w, g):
         got = parts(w.curl(g, A, "https://api.test/x?a=1", version, "-H", "Authorization: Bearer mine", "-H", "authorization: again", "-H", "Cookie: c=1"))
         eq(f"Bearer {TOKEN.decode()}", got[1], "what the server was given")
         eq(("GET /x?a=1", "c=1"), (got[0].split(" ", 1)[1], got[3]), "the rest of the request")
-        eq("HTTP/2.0", got[0].split()[0], "HAProxy speaks with the server")
+        eq("HTTP/1.1" if version == "--http1.1" else "HTTP/2.0", got[0].split()[0], "what HAProxy speaks with the server")
     import base64
     eq("Basic " + base64.b64encode(b"ann:" + TOKEN).decode(), parts(w.curl(g, A, "https://basic.test/"))[1], "basic")
     eq([TOKEN.decode(), ""], parts(w.curl(g, A, "https://key.test/", "-H", "x-api-key: mine", "-H", "X-API-KEY: mine"))[2:0:-1], "a header of another name")
@@ -489,6 +489,39 @@ def question(sock, sandbox, name, tag, port=443):
     sock.send(struct.pack("=IIQQ256s", 1, port, tag, sandbox, name.encode()))
     _, verdict, _, slot, sentence = struct.unpack("=IIQI228s", sock.recv(4096)[:248])
     return verdict, slot, sentence.rstrip(b"\0").decode()
+
+
+def text(word):
+    return bytes([len(word)]) + word  # shorter than 240
+
+
+def frame(kind, stream, payload):
+    body = struct.pack(">BIBB", kind, 1, stream, 0) + payload
+    return struct.pack(">I", len(body)) + body
+
+
+def test_requests_that_come_together_are_each_answered(w, g, count=600):
+    """As HAProxy asks (lib/ipc/inject.h, SPOE 2.0): more than one read of space-credd's holds, and more than it sends at once; every second is nobody's."""
+    string, number = b"\x08", b"\x03"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as netd, socket.socket(socket.AF_UNIX) as s:
+        netd.connect(str(w.dir / "inject/ask"))
+        s.connect(str(w.dir / "inject/spoe"))
+        netd.settimeout(20)
+        s.settimeout(20)
+        eq(2, question(netd, A, "api.test", 77)[0], "it is to be decrypted")
+        replies = s.makefile("rb")
+
+        def reply():
+            return replies.read(struct.unpack(">I", replies.read(4))[0])
+        s.sendall(frame(1, 0, text(b"supported-versions") + string + text(b"2.0") + text(b"max-frame-size") + number + b"\xfc\xf0\x06" + text(b"capabilities") + string + text(b"")))
+        eq(101, reply()[0], "hello")
+        asks = [frame(3, i % 200, text(b"use") + b"\4" + text(b"id") + string + text(b"%012x.%016x" % (A, 77 + i % 2)) + text(b"name") + string + text(b"api.test") +
+                      text(b"port") + number + b"\xfb\x0c" + text(b"method") + string + text(b"GET")) for i in range(count)]
+        s.sendall(b"".join(asks))
+        for i in range(count):
+            got = reply()
+            eq((103, i % 200), (got[0], got[5]), f"answer {i}")
+            assert (TOKEN if i % 2 == 0 else b"knows of no such connection") in got and (TOKEN in got) == (i % 2 == 0), (i, got)
 
 
 def runtime(w, command):
