@@ -39,13 +39,15 @@ static const char frontend[] =
     "    http-request set-var(txn.injected) str(yes) if { var(txn.cred.place) -m str authorization x-api-key } { var(txn.cred.value) -m found }\n"
     "    http-request lua.inject unless { var(txn.injected) -m found }\n"
     "    http-request return status 503 content-type text/plain string \"the credential cannot be put in\\n\" unless { var(txn.injected) -m str yes }\n"
-    "    default_backend out\n";
+    "    use_backend out-h1 unless { ssl_fc_alpn h2 }\n"
+    "    default_backend out-h2\n";
 
 static const char spoe[] = "# Made by space-inject at each start.\n"
                            "[credd]\n"
                            "spoe-agent agent\n"
                            "    groups ask\n"
                            "    option var-prefix cred\n"
+                           "    option dontlog-normal\n"
                            "    timeout hello 2s\n"
                            "    timeout idle 1h\n"
                            "    timeout processing 5s\n"
@@ -90,10 +92,11 @@ static unsigned connections(void)
     return files.rlim_max > 600 ? (unsigned)(files.rlim_max - 500) / 3 : 100;
 }
 
+/* Half of the processors, for others work for the same request; but two if there are: one thread is what a request waits for then. */
 static long threads(void)
 {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 4 ? 1 : n / 2 > THREADS_MAX ? THREADS_MAX : n / 2; /* others work for the same request */
+    long n = sysconf(_SC_NPROCESSORS_ONLN), half = n / 2;
+    return n < 2 ? 1 : half < 2 ? 2 : half > THREADS_MAX ? THREADS_MAX : half;
 }
 
 static void write_global(FILE *f, const struct config *c, const char *folder)
@@ -143,19 +146,21 @@ static void write_proxies(FILE *f, const struct config *c, const char *folder)
         fprintf(f, "    bind unix@%s/" INJECT_IN " user %s mode 600 accept-proxy ssl strict-sni crt-list %s/" INJECT_LIST " alpn h2,http/1.1\n", folder, i,
                 c->net_user, folder, i);
     fputs(frontend, f);
-    /* Paths of servers are in HAProxy's root. Sessions are not used again: their names would not be compared with the certificate's. */
-    fprintf(f,
-            "backend out\n"
-            "    http-reuse never\n"
-            "    server netd unix@/" INJECT_OUT " send-proxy-v2 proxy-v2-options unique-id ssl verify required ca-file %s/upstream.pem sni var(txn.name) "
-            "alpn h2,http/1.1 ws h1 no-ssl-reuse\n"
-            "backend agent\n"
-            "    mode tcp\n"
-            "    timeout connect 2s\n"
-            "    retries 1\n"
-            "    timeout server 1h\n"
-            "    server credd unix@/" INJECT_SPOE "\n",
-            folder);
+    /* The server is spoken with as the guest speaks: HTTP/2 would cost who asks one thing at a time a message more for each answer (WINDOW_UPDATE). Paths of servers are in HAProxy's root. Sessions are not used again: their names would not be compared with the certificate's. */
+    for (int h2 = 0; h2 < 2; h2++)
+        fprintf(f,
+                "backend out-%s\n"
+                "    http-reuse never\n"
+                "    server netd unix@/" INJECT_OUT " send-proxy-v2 proxy-v2-options unique-id ssl verify required ca-file %s/upstream.pem sni var(txn.name) "
+                "alpn %shttp/1.1 ws h1 no-ssl-reuse\n",
+                h2 ? "h2" : "h1", folder, h2 ? "h2," : "");
+    fputs("backend agent\n"
+          "    mode tcp\n"
+          "    timeout connect 2s\n"
+          "    retries 1\n"
+          "    timeout server 1h\n"
+          "    server credd unix@/" INJECT_SPOE "\n",
+          f);
 }
 
 /* ---- files ---- */

@@ -28,8 +28,12 @@ frontend in
     bind {host}:8444 ssl crt {dir}/alone.pem alpn h2,http/1.1
     option http-no-delay
     http-request set-header Authorization "Bearer {token}"
-    default_backend out
-backend out
+    use_backend out-h1 unless {{ ssl_fc_alpn h2 }}
+    default_backend out-h2
+backend out-h1
+    http-reuse never
+    server far {server}:443 ssl verify required ca-file {ca} sni str(api.test) alpn http/1.1 no-ssl-reuse
+backend out-h2
     http-reuse never
     server far {server}:443 ssl verify required ca-file {ca} sni str(api.test) alpn h2,http/1.1 no-ssl-reuse
 """
