@@ -75,7 +75,7 @@ struct flow {
     uint64_t moved;
     bool ended; /* no more to read, */
     bool shut;  /* and the other side knows */
-    bool bulk;  /* much came at once: by the pipe, until there is nothing */
+    bool bulk;  /* much came at once: by the pipe, until little comes */
 };
 
 struct relay {
@@ -238,12 +238,13 @@ static bool fill(struct relay *r, int from)
     struct end *in = &r->end[from];
     ssize_t n =
         splice(in->watch.fd, NULL, f->pipe[1], NULL, MOVE_BYTES, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    f->bulk = n >= CARRY_BYTES || (f->bulk && n < 0);
     if (n > 0)
         f->full += (size_t)n;
     else if (n == 0)
         f->ended = true;
     else if (errno == EAGAIN)
-        in->readable = f->bulk = false;
+        in->readable = false;
     else if (errno != EINTR)
         return false;
     return true;

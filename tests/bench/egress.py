@@ -13,7 +13,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "unit", "netd"))
 from daemon import *
 
-ROUNDS, BULK = 400, 512 << 20
+ROUNDS, BULK, TURNS = 400, 512 << 20, 7
 NAT = """table ip n {
  chain p { type nat hook postrouting priority srcnat; oifname "out" masquerade; }
 }"""
@@ -56,33 +56,59 @@ def connect_time(name, address):
     return statistics.median(alone) * 1e6, statistics.median(echoed) * 1e6
 
 
-def throughput(name, address):
-    """Received, MB/s."""
-    s = dial(name, 7004, address)
-    s.sendall(b"\x01")
-    buffer, left, began = bytearray(1 << 20), BULK, time.perf_counter()
+def send(s):
+    block = bytes(1 << 20)
+    for _ in range(BULK >> 20):
+        s.sendall(block)
+
+
+def receive(s):
+    buffer, left = bytearray(1 << 20), BULK
     while left and (n := s.recv_into(buffer)):
         left -= n
-    return (BULK - left) / (time.perf_counter() - began) / 1e6
+    assert not left, f"{left} bytes are missing"
 
 
 def feed(c):
     c.recv(1)
-    block = bytes(1 << 20)
-    for _ in range(BULK >> 20):
-        c.sendall(block)
+    send(c)
+
+
+def swallow(c):
+    c.recv(1)
+    receive(c)
+    c.sendall(b"\x02")
+
+
+def throughput(name, address, up):
+    """What the guest receives, or sends, MB/s."""
+    s = dial(name, 7005 if up else 7004, address)
+    s.sendall(b"\x01")
+    began = time.perf_counter()
+    if up:
+        send(s)
+        s.recv(1)
+    else:
+        receive(s)
+    return BULK / (time.perf_counter() - began) / 1e6
 
 
 def main():
     with World(sys.argv[1]) as w:
         w.ask(HELLO)
-        for port, serve in ((7003, lambda c: [c.sendall(d) for d in received(c)]), (7004, feed)):
+        for port, serve in ((7003, lambda c: [c.sendall(d) for d in received(c)]), (7004, feed), (7005, swallow)):
             listen(w, port, serve)
-        g, n = w.guest(1, "allow tcp *:*"), nat(w)
-        for what, name, address in (("netd", g, SERVER), ("NAT", n, "45.45.48.10")):
+        both = [("NAT", nat(w), "45.45.48.10"), ("netd", w.guest(1, "allow tcp *:*"), SERVER)]
+        for what, name, address in both:
             alone, echoed = connect_time(name, address)
-            bulk = statistics.median(throughput(name, address) for _ in range(3))
-            print(f"{what:5} connect {alone:.0f} us, with a byte and its echo {echoed:.0f} us, bulk {bulk:.0f} MB/s", flush=True)
+            print(f"{what:5} connect {alone:.0f} us, with a byte and its echo {echoed:.0f} us", flush=True)
+        for up in (False, True):  # by turns: other things on the machine are the same for both
+            rates = {what: [] for what, _, _ in both}
+            for _ in range(TURNS):
+                for what, name, address in both:
+                    rates[what].append(throughput(name, address, up))
+            n, g = (statistics.median(rates[what]) for what in ("NAT", "netd"))
+            print(f"bulk {'to the server' if up else 'to the guest '}: NAT {n:.0f} MB/s, netd {g:.0f}: {g / n:.2f} (bar 0.80)", flush=True)
 
 
 if __name__ == "__main__":
