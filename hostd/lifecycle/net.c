@@ -342,7 +342,7 @@ static int make_so(struct net *n, uint64_t object)
     belongs_of(sb, text);
     struct netd_message m = {.op = NETD_POLICY, .key = object, .id = (uint64_t)sb->row.id, .head = (uint32_t)strlen(text), .tenant = (uint32_t)strlen(tenant)};
     snprintf(text + m.head, sizeof text - m.head, "%s%s", tenant, text_of(sb));
-    uint64_t id = m.id, hash = hash_of(id, text);
+    uint64_t id = m.id, hash = hash_of(id | (uint64_t)m.tenant << 48, text); /* where the one ends and the other begins counts */
     if (g->told == hash)
         return 0;
     rc = ask(n, &m, text, NULL);
