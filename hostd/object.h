@@ -104,7 +104,7 @@ struct sandbox {
     struct wait_list hurry;         /* a load that waits whether a copy follows: ended by the first use */
     struct wait_list told;          /* coroutines that wait for what another node does with it */
     struct wait_list vm_gone;       /* coroutines that wait for QEMU's end */
-    struct fill *fill;              /* of its disk, from the store it was suspended to: hostd/volume/fill.h */
+    struct fill *fill;              /* of its disk and memory, from the store it was suspended to: hostd/volume/fill.h */
     struct guest *guest;            /* connected while running or paused */
     struct job *jobs;
     struct job *jobs_away;          /* of one that went to another node: who has them open finds them again when it comes back */

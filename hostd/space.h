@@ -88,7 +88,8 @@ struct space {
     uint64_t preparing;        /* object that boots to become one */
     bool prepare_running;
     unsigned char *slots;      /* slot in use, config.uid_count entries */
-    uint32_t accel;            /* enum noded_accel once known, else 0 */
+    uint32_t accel;            /* enum noded_accel once known, else 0; */
+    bool memory_arrives;       /* known then, too: it can, while a machine runs */
     bool accel_probing;
     struct wait_list accel_waiters;
     bool surveyed;             /* the domains of the host were seen once: slots[] is right */

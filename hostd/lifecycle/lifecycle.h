@@ -136,8 +136,8 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e);
 int load_check(struct space *s, const struct ref *ref, struct err *e);
 /* A machine at the snapshot that `ref` names, which has memory and is in the pool, becomes the sandbox's; the caller sets the state. */
 int load_memory(struct sandbox *sb, const struct ref *ref, struct err *e);
-/* The same of one in the store of which all but the disk was fetched (volume_fetch_memory): the disk arrives while it runs. */
-int load_stored(struct sandbox *sb, const struct snapshot *sn, struct err *e);
+/* The same of one in the store of which all but the disk was fetched, or with `arrives` all but disk and memory (volume_fetch_memory): they arrive while it runs. */
+int load_stored(struct sandbox *sb, const struct snapshot *sn, bool arrives, struct err *e);
 int capture_run(struct sandbox *sb, struct op *op, struct err *e);
 /* Of a machine that is paused: with its memory, for the snapshot of that id. */
 int capture_paused(struct sandbox *sb, struct capture *c, struct err *e);

@@ -391,7 +391,7 @@ static int take_over(struct sandbox *sb, struct machine *m, const struct ref *re
     if (rc == 0)
         trust_settle(sb, m->guest);
     if (rc < 0 && *fill_why(m->fill))
-        err_wrap(e, "its disk does not arrive (%s)", fill_why(m->fill));
+        err_wrap(e, "what it needs does not arrive (%s)", fill_why(m->fill));
     if (rc == 0 && co_aborted(sb->runner))
         rc = -ECANCELED; /* it may have another size now */
     if (rc == 0 && m->lost)
@@ -492,12 +492,13 @@ int load_memory(struct sandbox *sb, const struct ref *ref, struct err *e)
     return rc < 0 ? rc : take_over(sb, m, ref, jobs_of, e);
 }
 
-int load_stored(struct sandbox *sb, const struct snapshot *sn, struct err *e)
+int load_stored(struct sandbox *sb, const struct snapshot *sn, bool arrives, struct err *e)
 {
     struct ref ref = {REF_SNAPSHOT, (uint64_t)sn->row.id, 0};
     struct head h = snapshot_head(sn);
     struct machine *m = NULL;
     h.filling = true;
+    h.arrives = arrives;
     int rc = machine_take(sb->space, &h, &m, e);
     return rc < 0 ? rc : take_over(sb, m, &ref, ref.id, e);
 }

@@ -301,10 +301,15 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
             return run_vm_lost(sb, &lost, e);
         }
         struct snapshot *sn = suspend_snapshot(sb);
-        if (sn && !sb->fill)
-            fill_give(fill_start(sb->space, (uint64_t)sb->row.object, sn), sb);
+        if (sn && !sb->fill) {
+            struct fill *f = fill_start(sb->space, (uint64_t)sb->row.object, sn, true);
+            fill_start_disk(f);
+            fill_give(f, sb);
+        }
         if (sb->fill && sandbox_state(sb) == SANDBOX_PAUSED && sb->row.desired == SANDBOX_RUNNING)
             fill_was_stalled(sb);
+        if (fill_is_stalled(sb) && op->vm_running)
+            return 0; /* it stands still in its memory: its resume connects */
         struct noded_request go_on = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
         if (!op->vm_running && sandbox_state(sb) == SANDBOX_RUNNING && noded_call(sb->space, &go_on, NULL, NULL, e) == 0)
             op->vm_running = true; /* daemons were killed in the middle of a capture */

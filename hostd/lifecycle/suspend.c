@@ -12,9 +12,9 @@
 //   suspended   snapshot   done; a machine or object that is left is removed
 //   restoring   snapshot   not loaded: from the start
 //   restoring   0          loaded: it runs
-//   running     snapshot   loaded, but its disk is still arriving (hostd/volume/fill.h); so, too, `paused`. Without its machine: suspended, as before
+//   running     snapshot   loaded, but its disk or memory is still arriving (hostd/volume/fill.h); so, too, `paused`. Without its machine: suspended, as before
 //
-// A restore from the store fetches all but the disk, loads that, and lets the guest run while the disk arrives. The snapshot stays what the sandbox is
+// A restore from the store fetches all but the disk, and the memory if there is much of it, loads that, and lets the guest run while they arrive. The snapshot stays what the sandbox is
 // until then. What needs all of the disk waits for it: a capture (fork, snapshot, suspend, roll back), stop, a larger disk.
 //
 // The job rows of the snapshot say where its jobs go on; the sandbox's own stay `running` meanwhile.
@@ -209,11 +209,13 @@ static int load(struct sandbox *sb, struct snapshot *sn, struct err *e)
 {
     if (sn->row.state != ARTIFACT_STORED || sn->task) /* somebody brings back all of it */
         return load_here(sb, sn, e);
-    int rc = volume_fetch_memory(sn, e);
+    struct head h = snapshot_head(sn);
+    bool arrives = head_arrives(sb->space, &h);
+    int rc = volume_fetch_memory(sn, arrives, e);
     if (rc > 0)
         return load_here(sb, sn, e);
     if (rc == 0)
-        rc = load_stored(sb, sn, e);
+        rc = load_stored(sb, sn, arrives, e);
     if (rc < 0)
         return rc;
     account_gone(sb->space, NODED_SNAPSHOT, (uint64_t)sn->row.id, sn->row.parent_kind, sn->row.parent); /* nothing of its disk is here to share */

@@ -234,6 +234,7 @@ static bool probe_kvm(struct space *s)
 static void choose(struct space *s, const struct noded_reply *host, struct err *e)
 {
     char key[192], value[8];
+    s->memory_arrives = host->node.arrives;
     snprintf(key, sizeof key, "accel %s %s %s", host->node.qemu, host->node.host_kernel, host->node.cpu_model);
     if (strcmp(s->config.accel, "auto") != 0) {
         s->accel = !strcmp(s->config.accel, "kvm") ? NODED_KVM : NODED_TCG;

@@ -25,6 +25,7 @@
 #include "hostd/noded/vm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <pwd.h>
 #include <signal.h>
@@ -124,6 +125,10 @@ static int open_parts(struct noded *d, struct err *e)
     host_read_facts(&n->facts);
     AUTO_CLOSE int run = rundir_open(n->config.run, user, e);
     host_find_library(n->library);
+    n->faults = open(NODE_FAULTS, O_RDWR | O_CLOEXEC);
+    if (n->faults < 0)
+        log_info("open " NODE_FAULTS ": %s; memory is fetched before its guest runs",
+                 strerror(errno));
     rc = run < 0 ? run : channels_open(run, n->config.run, &n->channels, e);
     if (rc == 0)
         rc = ramfds_open(run, n->config.run, &n->ramfds, e);

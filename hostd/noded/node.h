@@ -9,6 +9,8 @@
 
 #include <limits.h>
 
+#define NODE_FAULTS "/dev/userfaultfd"
+
 struct channels;
 struct heads;
 struct memory;
@@ -23,6 +25,7 @@ struct vms;
 struct node {
     struct config config;
     struct host_facts facts;
+    int faults; /* NODE_FAULTS, for QEMUs whose memory arrives; -1: this host has none */
     char library[PATH_MAX]; /* that each QEMU loads: qemu_ram.c */
     struct pool *pool;
     struct channels *channels;

@@ -637,7 +637,7 @@ int op_head_open(const struct node *n, const struct noded_request *q, struct hea
         rc = check_host(n, out, q->accel, e);
     if (rc == 0)
         rc = check_machine(out, q->id, q->memory, q->vcpus, e);
-    return rc < 0 ? rc : head_check_ram(n->heads, out, e);
+    return rc < 0 || (q->flags & NODED_FILLING) ? rc : head_check_ram(n->heads, out, e);
 }
 
 struct load {
@@ -748,7 +748,7 @@ static int load(struct load *l, const struct noded_request *q, struct err *e)
     if (rc == 0 && !(q->flags & NODED_OWN_DISK))
         rc = load_disk(l, e);
     if (rc == 0 && (q->flags & NODED_FILLING))
-        rc = fill_begin(l->node->pool, l->id, e);
+        rc = fill_begin(l->node->pool, l->id, FILL_DISK, e);
     trace_step(&l->trace, "disk");
     if (rc == 0 && !l->own_memory)
         rc = memory_load(l->node->memory, &l->record.target, l->head.ram, l->head.meta, HEAD_PAGE,

@@ -36,6 +36,7 @@ int op_hello(struct node *n, const struct noded_request *q, struct noded_reply *
     rep->node.memory = n->facts.memory;
     rep->node.cpus = n->facts.cpus;
     rep->node.kvm = n->facts.kvm;
+    rep->node.arrives = n->faults >= 0;
     vms_qemu_version(n->vms, rep->node.qemu);
     str_copy(rep->node.host_kernel, sizeof rep->node.host_kernel, n->facts.kernel);
     str_copy(rep->node.cpu_model, sizeof rep->node.cpu_model, n->facts.cpu_model);

@@ -92,7 +92,8 @@ static int take(struct node *n, const struct noded_request *q, struct err *e)
 static int fresh_ram(struct node *n, const struct noded_request *q, int *ret_fd, struct err *e)
 {
     struct pool_object o = {NODED_SANDBOX, q->id};
-    static const enum noded_file old[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL};
+    static const enum noded_file old[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL,
+                                          NODED_FILL_RAM};
     int rc = 0;
     for (size_t i = 0; i < sizeof old / sizeof old[0] && rc == 0; i++)
         rc = pool_file_remove(n->pool, o, old[i], e);
@@ -138,10 +139,29 @@ static int base_ram(struct node *n, const struct noded_request *q, const struct 
     return rc;
 }
 
+/* The sandbox's own copy of it, which becomes what the head's was while the guest runs. */
+static int arriving_ram(struct node *n, const struct noded_request *q, const struct head *h,
+                        int *ret_fd, struct err *e)
+{
+    struct pool_object o = {NODED_SANDBOX, q->id};
+    AUTO_CLOSE int meta = -1;
+    int rc = pool_file_remove(n->pool, o, NODED_STATE, e);
+    if (rc == 0)
+        rc = pool_file_open(n->pool, o, NODED_META, false, &meta, e);
+    if (rc < 0)
+        return rc;
+    struct head_id has = head_id_of(meta);
+    if (!head_id_equal(&has, &h->m.id))
+        return err_set(e, EINVAL, "start sandbox %012llx: its object is no copy of the head",
+                       (unsigned long long)q->id);
+    return pool_file_open(n->pool, o, NODED_RAM, false, ret_fd, e);
+}
+
 static int find_ram(struct node *n, const struct noded_request *q, const struct head *h,
                     int *ret_fd, struct err *e)
 {
     return q->flags & NODED_PROBE      ? probe_ram(q, ret_fd, e)
+           : q->flags & NODED_FILLING  ? arriving_ram(n, q, h, ret_fd, e)
            : q->flags & NODED_INCOMING ? base_ram(n, q, h, ret_fd, e)
                                        : fresh_ram(n, q, ret_fd, e);
 }
@@ -244,7 +264,7 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
     AUTO_CLOSE int ram = -1;
     AUTO_CLOSE int tap = -1;
     AUTO_CLOSE int net = -1;
-    bool waits = q->flags & NODED_INCOMING;
+    bool waits = q->flags & NODED_INCOMING, arrives = q->flags & NODED_FILLING;
     struct record r = {.version = RECORD_VERSION,
                        .phase = waits ? RECORD_WAITS : RECORD_RUNS,
                        .vcpus = q->vcpus,
@@ -256,10 +276,13 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
     int rc = find_ram(n, q, h, &ram, e);
     if (rc == 0 && waits)
         rc = fill_prepare(n->pool, q->id, e);
+    if (rc == 0 && arrives)
+        rc = fill_begin(n->pool, q->id, FILL_MEMORY, e);
     if (rc == 0 && !(q->flags & NODED_PROBE))
         rc = net_create(n->net, &tap, &net, &r.net, e);
     if (rc == 0)
-        rc = start_domain(n, q, &(struct ramfd_gifts){ram, tap, net}, &r.target, e);
+        rc = start_domain(n, q, &(struct ramfd_gifts){ram, tap, net, arrives ? n->faults : -1},
+                          &r.target, e);
     if (rc == 0 && waits)
         rc = op_head_prepare(n, q->id, e);
     if (rc == 0)
@@ -275,6 +298,9 @@ int op_vm_start(struct node *n, const struct noded_request *q, struct noded_repl
                 struct err *e)
 {
     AUTO_HEAD struct head h = HEAD_INIT;
+    if ((q->flags & NODED_FILLING) && n->faults < 0)
+        return err_set(e, ENOTSUP, "start sandbox %012llx: this host has no " NODE_FAULTS,
+                       (unsigned long long)q->id);
     int rc = vms_started(n->vms, q->id, e);
     if (rc > 0)
         return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already",

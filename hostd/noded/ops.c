@@ -65,7 +65,7 @@ static const struct op ops[] = {
     [NODED_VM_START] = {.name = "vm-start",
                         .run = op_vm_start,
                         .fields = OP_SANDBOX | OP_MACHINE | OP_BASE,
-                        .flags = NODED_PROBE | NODED_INCOMING,
+                        .flags = NODED_PROBE | NODED_INCOMING | NODED_FILLING,
                         .lane = LANE_VM,
                         .limit_msec = SECONDS(90),
                         .ordered = true,
@@ -135,7 +135,7 @@ static const struct op ops[] = {
                        .lane = LANE_POOL},
     [NODED_VM_FILLED] = {.name = "vm-filled",
                          .run = op_vm_filled,
-                         .fields = OP_SANDBOX,
+                         .fields = OP_SANDBOX | OP_PORT,
                          .lane = LANE_POOL},
     [NODED_POOL_STAT] = {.name = "pool-stat", .run = op_pool_stat, .lane = LANE_POOL},
     [NODED_FILE_COMPARE] = {.name = "file-compare",
@@ -216,6 +216,9 @@ static int check_values(const struct op *op, const struct noded_request *q, stru
     if ((q->flags & ~op->flags) ||
         (q->flags & (NODED_PROBE | NODED_INCOMING)) == (NODED_PROBE | NODED_INCOMING))
         return bad(e, EINVAL, op, "flags", q->flags);
+    if ((op->flags & NODED_INCOMING) &&
+        (q->flags & (NODED_INCOMING | NODED_FILLING)) == NODED_FILLING)
+        return bad(e, EINVAL, op, "flags", q->flags);
     if (op->fields & OP_FILE ? q->file < NODED_DISK || q->file > NODED_META : q->file != 0)
         return bad(e, EINVAL, op, "file", q->file);
     bool given = op->fields & OP_SIZE, from = op->fields & OP_FROM;
@@ -223,7 +226,8 @@ static int check_values(const struct op *op, const struct noded_request *q, stru
         return bad(e, EINVAL, op, "size", q->size);
     if (q->size > DISK_MAX)
         return bad(e, ERANGE, op, "size", q->size);
-    if (op->fields & OP_PORT ? q->port > (q->op == NODED_VM_FILL ? 2 : 1) : q->port != 0)
+    if (op->fields & OP_PORT ? q->port > (q->op == NODED_VM_FILL ? NODED_FILL_SOCKET : 1)
+                             : q->port != 0)
         return bad(e, EINVAL, op, "port", q->port);
     return 0;
 }

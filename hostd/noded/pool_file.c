@@ -17,14 +17,15 @@
 
 struct file {
     const char *name;
-    mode_t mode; /* kernel, initrd and fill are read by QEMUs of any uid, and are no secret */
+    mode_t mode; /* kernel, initrd, fill and fill.ram are read by QEMUs of any uid, and are no
+                    secret */
 };
 
 static const struct file files[] = {
     [NODED_DISK] = {"disk.raw", 0600},  [NODED_RAM] = {"ram.raw", 0400},
     [NODED_STATE] = {"vm.state", 0600}, [NODED_KERNEL] = {"kernel", 0644},
     [NODED_INITRD] = {"initrd", 0644},  [NODED_META] = {"meta", 0600},
-    [NODED_FILL] = {"fill", 0644},
+    [NODED_FILL] = {"fill", 0644},      [NODED_FILL_RAM] = {"fill.ram", 0644},
 };
 
 void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file,
@@ -90,7 +91,8 @@ bool pool_has_file(int dir, enum noded_file file)
 
 int pool_files_reset(int dir, bool strip)
 {
-    static const enum noded_file memory[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL};
+    static const enum noded_file memory[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL,
+                                             NODED_FILL_RAM};
     for (size_t i = 0; strip && i < sizeof memory / sizeof memory[0]; i++)
         if (unlinkat(dir, files[memory[i]].name, 0) < 0 && errno != ENOENT)
             return -errno;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of the library that is preloaded into each QEMU: requests to a disk wait for
-// chunks of it that have not arrived yet.
+// A part of the library that is preloaded into each QEMU: requests to a disk wait for chunks of it
+// that have not arrived yet. qemu_lazy.c does the same for memory, with the same bits and
+// questions.
 //
 // Theory of operation. QEMU does its disk's requests in threads of its own, by pread, pwrite and
 // fallocate on disk.raw. Each of them first looks at the word `state` of the file `fill`
@@ -52,14 +53,10 @@ EXPORT ssize_t space_preadv(int fd, const struct iovec *v, int count, off_t at) 
 EXPORT ssize_t space_pwritev(int fd, const struct iovec *v, int count,
                              off_t at) __asm__("pwritev64");
 
-static const struct fill_header *header; /* NULL: this QEMU is never loaded that way */
-static int file = -1;
-static char disk[PATH_MAX], asked_at[sizeof((struct sockaddr_un *)0)->sun_path];
+static struct fill_part part = FILL_PART(FILL_DISK);
+static char folder[PATH_MAX], asked_at[sizeof((struct sockaddr_un *)0)->sun_path];
 
-/* What is known once the bits count. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(const uint8_t *) bits;
-static uint64_t size;
+/* Which file it is about; set before its bits. */
 static dev_t dev;
 static ino_t ino;
 
@@ -70,51 +67,66 @@ static struct {
     ssize_t (*pwritev)(int, const struct iovec *, int, off_t);
 } next;
 
-static uint32_t state(void)
+enum fill_state fill_part_state(const struct fill_part *p)
 {
-    return header ? atomic_load_explicit((const _Atomic uint32_t *)&header->state,
-                                         memory_order_acquire)
-                  : FILL_IDLE;
+    return p->header ? (enum fill_state)atomic_load_explicit(
+                           (const _Atomic uint32_t *)&p->header->state, memory_order_acquire)
+                     : FILL_IDLE;
+}
+
+static void path_of(const char *name, char out[PATH_MAX])
+{
+    size_t n = strlen(folder);
+    if (n + strlen(name) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        library_fail(FILL_FILE_ENV);
+    }
+    memcpy(out, folder, n);
+    strcpy(out + n, name);
 }
 
 /* Maps the bits, when they are needed first. */
-static int open_bits(void)
+static int open_bits(struct fill_part *p)
 {
+    char disk[PATH_MAX];
     struct stat st, there;
     uint64_t chunks, bytes;
-    if (fstat(file, &there) < 0 || stat(disk, &st) < 0)
+    path_of("disk.raw", disk);
+    if (fstat(p->file, &there) < 0 || (p->what == FILL_DISK && stat(disk, &st) < 0))
         return -1;
-    size = header->size;
-    chunks = (size + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
+    p->size = p->header->size;
+    chunks = (p->size + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
     bytes = chunks / 8 + 1;
     if ((uint64_t)there.st_size < FILL_BITS + bytes) {
         errno = EIO;
         return -1;
     }
-    dev = st.st_dev;
-    ino = st.st_ino;
-    void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, FILL_BITS);
+    if (p->what == FILL_DISK) {
+        dev = st.st_dev;
+        ino = st.st_ino;
+    }
+    void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, p->file, FILL_BITS);
     if (at == MAP_FAILED)
         return -1;
-    atomic_store_explicit(&bits, at, memory_order_release);
+    atomic_store_explicit(&p->bits, at, memory_order_release);
     return 0;
 }
 
-static int need_bits(void)
+int fill_part_bits(struct fill_part *p)
 {
     int rc = 0;
-    if (atomic_load_explicit(&bits, memory_order_acquire))
+    if (atomic_load_explicit(&p->bits, memory_order_acquire))
         return 0;
-    pthread_mutex_lock(&lock);
-    if (!atomic_load_explicit(&bits, memory_order_acquire))
-        rc = open_bits();
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&p->lock);
+    if (!atomic_load_explicit(&p->bits, memory_order_acquire))
+        rc = open_bits(p);
+    pthread_mutex_unlock(&p->lock);
     return rc;
 }
 
-static bool is_there(uint64_t chunk)
+bool fill_part_has(const struct fill_part *p, uint64_t chunk)
 {
-    const uint8_t *at = atomic_load_explicit(&bits, memory_order_acquire) + chunk / 8;
+    const uint8_t *at = atomic_load_explicit(&p->bits, memory_order_acquire) + chunk / 8;
     return atomic_load_explicit((const _Atomic uint8_t *)at, memory_order_acquire) &
            1u << chunk % 8;
 }
@@ -126,9 +138,10 @@ static bool is_disk(int fd)
 }
 
 /* 0: look again; else the errno that the request fails with. */
-static int ask(uint64_t offset, uint64_t length)
+static int ask(enum fill_file what, uint64_t offset, uint64_t length)
 {
-    struct fill_want want = {.version = FILL_VERSION, .offset = offset, .length = length};
+    struct fill_want want = {
+        .version = FILL_VERSION, .file = what, .offset = offset, .length = length};
     struct fill_answer answer;
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     const struct timeval limit = {.tv_sec = ANSWER_SEC};
@@ -149,24 +162,30 @@ static int ask(uint64_t offset, uint64_t length)
     return error;
 }
 
+int fill_part_ask(const struct fill_part *p, uint64_t first, uint64_t end)
+{
+    uint64_t last = first + 1;
+    while (last < end && (last - first + 1) * VOLUMED_CHUNK <= FILL_WANT && !fill_part_has(p, last))
+        last++;
+    uint64_t from = first * VOLUMED_CHUNK, to = last * VOLUMED_CHUNK;
+    int error = ask(p->what, from, (to < p->size ? to : p->size) - from);
+    errno = error;
+    return error ? -1 : 0;
+}
+
 /* Until chunk `first`, and what is missing right behind it, is there. */
 static int wait_chunk(uint64_t first, uint64_t end, time_t until)
 {
     struct timespec now;
-    while (!is_there(first)) {
-        uint64_t last = first + 1;
-        while (last < end && (last - first + 1) * VOLUMED_CHUNK <= FILL_WANT && !is_there(last))
-            last++;
-        uint64_t from = first * VOLUMED_CHUNK, to = last * VOLUMED_CHUNK;
-        int error = ask(from, (to < size ? to : size) - from);
+    while (!fill_part_has(&part, first)) {
+        if (fill_part_ask(&part, first, end) < 0)
+            return -1;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (error == 0 && now.tv_sec > until && !is_there(first))
-            error = EIO;
-        if (error) {
-            errno = error;
+        if (now.tv_sec > until && !fill_part_has(&part, first)) {
+            errno = EIO;
             return -1;
         }
-        if (state() != FILL_RUNS)
+        if (fill_part_state(&part) != FILL_RUNS)
             return 0;
     }
     return 0;
@@ -175,22 +194,22 @@ static int wait_chunk(uint64_t first, uint64_t end, time_t until)
 static int wait_range(uint64_t from, uint64_t length)
 {
     struct timespec now;
-    uint64_t end = length > size || from > size - length ? size : from + length;
+    uint64_t end = length > part.size || from > part.size - length ? part.size : from + length;
     if (from >= end)
         return 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
     end = (end + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
     for (uint64_t chunk = from / VOLUMED_CHUNK; chunk < end; chunk++)
-        if (!is_there(chunk) && wait_chunk(chunk, end, now.tv_sec + WAIT_SEC) < 0)
+        if (!fill_part_has(&part, chunk) && wait_chunk(chunk, end, now.tv_sec + WAIT_SEC) < 0)
             return -1;
     return 0;
 }
 
 int fill_wait(int fd, uint64_t from, uint64_t length)
 {
-    if (state() != FILL_RUNS)
+    if (fill_part_state(&part) != FILL_RUNS)
         return 0;
-    if (need_bits() < 0) {
+    if (fill_part_bits(&part) < 0) {
         errno = EIO;
         return -1;
     }
@@ -255,6 +274,17 @@ ssize_t space_pwritev(int fd, const struct iovec *v, int count, off_t at)
                                                                : next.pwritev(fd, v, count, at);
 }
 
+void fill_part_open(struct fill_part *p, const char *name)
+{
+    char path[PATH_MAX];
+    path_of(name, path);
+    p->file = open(path, O_RDONLY | O_CLOEXEC);
+    void *at = p->file < 0 ? MAP_FAILED : mmap(NULL, FILL_BITS, PROT_READ, MAP_SHARED, p->file, 0);
+    if (at == MAP_FAILED)
+        library_fail(path);
+    p->header = at;
+}
+
 void fill_open(void)
 {
     const char *name = getenv(FILL_FILE_ENV), *sock = getenv(FILL_SOCKET_ENV);
@@ -263,16 +293,11 @@ void fill_open(void)
         return;
     const char *end = strrchr(name, '/');
     size_t dir = end ? (size_t)(end - name) + 1 : 0;
-    if (strlen(sock) >= sizeof asked_at || dir + sizeof "disk.raw" > sizeof disk) {
+    if (strlen(sock) >= sizeof asked_at || dir >= sizeof folder) {
         errno = ENAMETOOLONG;
         library_fail(FILL_FILE_ENV);
     }
-    memcpy(disk, name, dir);
-    strcpy(disk + dir, "disk.raw");
+    memcpy(folder, name, dir);
     strcpy(asked_at, sock);
-    file = open(name, O_RDONLY | O_CLOEXEC);
-    void *at = file < 0 ? MAP_FAILED : mmap(NULL, FILL_BITS, PROT_READ, MAP_SHARED, file, 0);
-    if (at == MAP_FAILED)
-        library_fail(name);
-    header = at;
+    fill_part_open(&part, name + dir);
 }

@@ -10,6 +10,9 @@
 // shares its pages, and what the guest writes is anonymous memory of this process, which
 // /proc/PID/pagemap tells apart.
 //
+// Memory that arrives while the guest runs begins as an empty mapping; qemu_lazy.c puts that of the
+// file in its place, piece by piece.
+//
 // QEMU's discard of guest memory (the balloon) first punches a hole into the file, then drops the
 // mapping's pages. The hole is answered with success: dropping the private pages is all there is to
 // do.
@@ -18,6 +21,7 @@
 // kind. Runs inside libvirt's sandbox of QEMU, in its only thread at that time.
 #include "hostd/noded/net_wire.h"
 #include "hostd/noded/qemu_fill.h"
+#include "hostd/noded/qemu_lazy.h"
 #include "hostd/noded/ram_wire.h"
 
 #include <dlfcn.h>
@@ -49,6 +53,7 @@ EXPORT void *space_mmap64(void *at, size_t length, int prot, int flags, int fd,
                           off_t offset) __asm__("mmap64");
 EXPORT int space_fallocate(int fd, int mode, off_t offset, off_t length) __asm__("fallocate64");
 
+static int faults = -1; /* /dev/userfaultfd: it arrives while the guest runs */
 static int ram = -1;    /* the descriptor, */
 static bool opened;     /* which QEMU has now */
 static int noded = -1;  /* the connection, until it was mapped */
@@ -105,13 +110,15 @@ static int receive_gifts(void)
         errno = EPROTO;
     if (!c || c->cmsg_type != SCM_RIGHTS || offer.version != RAM_WIRE_VERSION)
         give_up("receive the guest's memory from space-noded");
-    int fds[RAM_WIRE_FDS] = {-1, -1, -1};
+    int fds[RAM_WIRE_FDS] = {-1, -1, -1, -1}, *next = fds + 1;
     memcpy(fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
     length = offer.length;
-    if (fds[1] >= 0) {
-        place(fds[1], NET_QEMU_TAP);
-        place(fds[2], NET_QEMU_NS);
+    if (offer.gifts & RAM_HAS_NETWORK) {
+        place(*next++, NET_QEMU_TAP);
+        place(*next++, NET_QEMU_NS);
     }
+    if (offer.gifts & RAM_ARRIVES)
+        faults = *next;
     return fds[0];
 }
 
@@ -178,8 +185,12 @@ void *space_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t of
         errno = EINVAL;
         give_up("map the guest's memory in another way than space-noded knows");
     }
-    flags &= ~(MAP_SHARED | MAP_SHARED_VALIDATE | MAP_SYNC);
-    void *got = next(at, bytes, prot, flags | MAP_PRIVATE | MAP_NORESERVE, fd, offset);
+    flags = (flags & ~(MAP_SHARED | MAP_SHARED_VALIDATE | MAP_SYNC)) | MAP_PRIVATE | MAP_NORESERVE;
+    bool arrives = faults >= 0;
+    void *got = arrives ? next(at, bytes, prot, flags | MAP_ANONYMOUS, -1, 0)
+                        : next(at, bytes, prot, flags, fd, offset);
+    if (got != MAP_FAILED && arrives)
+        lazy_start(got, bytes, prot, fd, faults);
     if (got != MAP_FAILED)
         tell_mapped(got);
     return got;

@@ -93,12 +93,23 @@ static bool readable(const struct ramfd *f, int fd, int msec)
 static bool send_ram(const struct ramfd *f, int conn)
 {
     struct ram_offer offer = {.version = RAM_WIRE_VERSION, .length = f->length};
+    const struct ramfd_gifts *g = &f->gifts;
+    int fds[RAM_WIRE_FDS] = {g->ram};
+    size_t count = 1;
+    if (g->tap >= 0) {
+        offer.gifts |= RAM_HAS_NETWORK;
+        fds[count++] = g->tap;
+        fds[count++] = g->net;
+    }
+    if (g->faults >= 0) {
+        offer.gifts |= RAM_ARRIVES;
+        fds[count++] = g->faults;
+    }
     union {
         struct cmsghdr head;
         char space[CMSG_SPACE(RAM_WIRE_FDS * sizeof(int))];
     } control = {0};
-    const int fds[RAM_WIRE_FDS] = {f->gifts.ram, f->gifts.tap, f->gifts.net};
-    size_t size = (f->gifts.tap < 0 ? 1 : RAM_WIRE_FDS) * sizeof(int);
+    size_t size = count * sizeof(int);
     struct iovec iov = {&offer, sizeof offer};
     struct msghdr msg = {.msg_iov = &iov,
                          .msg_iovlen = 1,

@@ -21,9 +21,9 @@ struct ramfd;
 int ramfds_open(int run_fd, const char *run, struct ramfds **out, struct err *e);
 
 /* What a QEMU is given: its guest's memory (read-only), its tap and its network namespace (both -1:
- * no network). */
+ * no network), and /dev/userfaultfd (-1: its memory is all there). */
 struct ramfd_gifts {
-    int ram, tap, net;
+    int ram, tap, net, faults;
 };
 
 /* Waits, on a thread of its own, for the QEMU of sandbox `id`, and gives it `gifts` (they stay the

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ARRIVE_TRIES 6 /* of HELLO_MSEC, when its memory arrives */
 #define HELLO_MSEC 20000u /* from the load to the agent's echo: milliseconds on an idle host */
 
 /* Sandboxes and what is made for them come before machines that wait for somebody. */
@@ -109,7 +110,7 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
     s->machines = m;
     struct noded_request copy = {.op = NODED_OBJECT_SNAPSHOT, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id};
     struct noded_request run = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id,
-                                .flags = NODED_INCOMING, .memory = base->memory, .vcpus = base->vcpus, .accel = s->accel, .slot = m->slot};
+                                .flags = NODED_INCOMING | (base->arrives ? NODED_FILLING : 0), .memory = base->memory, .vcpus = base->vcpus, .accel = s->accel, .slot = m->slot};
     rc = noded_call(s, &copy, NULL, NULL, e);
     if (rc == 0)
         rc = noded_call(s, &run, NULL, NULL, e);
@@ -121,6 +122,8 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
     }
     m->started = true;
     net_kick(s);
+    if (base->arrives) /* its load needs some of it */
+        m->fill = fill_start(s, m->object, snapshot_by_id(s, base->id), true);
     *out = m;
     return 0;
 }
@@ -155,10 +158,25 @@ static void lost(void *user, int code, const char *why)
         machine_discard(m);
 }
 
+/* As long as something arrives, a guest that needs it may take its time. */
+static int say_hello(struct machine *m, unsigned tries, struct err *e)
+{
+    struct guest_hooks hooks = {lost, m};
+    uint64_t before, done = 0, total;
+    int rc;
+    do {
+        before = done;
+        *e = (struct err){0};
+        rc = guest_connect(m->space, m->object, &hooks, HELLO_MSEC, &m->guest, e);
+        if (m->fill)
+            fill_progress(m->fill, &done, &total);
+    } while (rc == -ETIMEDOUT && --tries && done > before && !*fill_why(m->fill));
+    return rc;
+}
+
 int machine_load(struct machine *m, const struct head *h, struct err *e)
 {
     struct space *s = m->space;
-    struct guest_hooks hooks = {lost, m};
     struct noded_request load = {.op = NODED_VM_LOAD, .kind = NODED_SANDBOX, .id = m->object, .kind2 = h->kind, .id2 = h->id,
                                  .flags = (head_same(h, &m->base) ? NODED_OWN_DISK : 0) | (h->filling ? NODED_FILLING : 0)};
     uint64_t began = uv_hrtime();
@@ -166,12 +184,14 @@ int machine_load(struct machine *m, const struct head *h, struct err *e)
     uint64_t loaded = uv_hrtime();
     m->disk = h->disk;
     m->load_nsec = loaded - began;
+    if (rc == 0 && h->filling && !m->fill)
+        m->fill = fill_start(s, m->object, snapshot_by_id(s, h->id), false);
     if (rc == 0 && h->filling) /* before anybody talks to its guest, which may need its disk for that */
-        m->fill = fill_start(s, m->object, snapshot_by_id(s, h->id));
+        fill_start_disk(m->fill);
     if (rc == 0)
-        rc = guest_connect(s, m->object, &hooks, HELLO_MSEC, &m->guest, e);
+        rc = say_hello(m, h->arrives ? ARRIVE_TRIES : 1, e);
     if (rc < 0 && *fill_why(m->fill))
-        err_wrap(e, "its disk does not arrive (%s)", fill_why(m->fill));
+        err_wrap(e, "what it needs does not arrive (%s)", fill_why(m->fill));
     m->hello_nsec = uv_hrtime() - loaded;
     return rc;
 }
@@ -207,6 +227,10 @@ static int take_filling(struct space *s, const struct head *base, const struct h
 int machine_take(struct space *s, const struct head *h, struct machine **out, struct err *e)
 {
     struct head base = head_base(s, h);
+    if (h->arrives) {
+        base = *h;
+        base.base = 0;
+    }
     if (h->filling && base.id == h->id) /* nobody makes more of them */
         return take_filling(s, &base, h, out, e);
     struct machine *m = base.id == h->id ? find(s, h, MACHINE_READY) : NULL;

@@ -83,8 +83,14 @@ struct head head_base(const struct space *s, const struct head *h)
         base.id = h->base;
     }
     base.base = 0;
-    base.filling = false;
+    base.filling = base.arrives = false;
     return base;
+}
+
+/* Of one that was restored so before, `changed` counts from then. */
+bool head_arrives(const struct space *s, const struct head *h)
+{
+    return s->memory_arrives && head_base(s, h).id == h->id && (h->changed > FAR_BYTES || h->base_kind == NODED_SNAPSHOT);
 }
 
 static uint32_t count(const struct space *s, const struct shelf *sh, enum machine_state state)

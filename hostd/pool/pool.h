@@ -21,7 +21,8 @@ struct head {
     uint64_t changed;   /* bytes of memory in which it differs from its base */
     uint64_t memory, disk;
     uint32_t vcpus;
-    bool filling;       /* a stored snapshot of which all but the disk was fetched, which arrives while it runs */
+    bool filling;       /* a stored snapshot of which all but the disk was fetched, which arrives while it runs, */
+    bool arrives;       /* and so does its memory */
 };
 
 static inline bool head_same(const struct head *a, const struct head *b)
@@ -44,7 +45,7 @@ struct machine {
     uint64_t object;      /* its subvolume and domain, a NODED_SANDBOX */
     uint32_t slot;        /* uid slot */
     struct guest *guest;  /* once loaded */
-    struct fill *fill;    /* of its disk, if that arrives */
+    struct fill *fill;    /* of its disk and memory, if they arrive */
     uint64_t disk;        /* bytes, of what is loaded */
     bool started;         /* its QEMU runs: it has a network */
     bool lost;            /* its QEMU or channel ended */
@@ -76,6 +77,8 @@ void machine_discharge(struct space *s, uint64_t memory, bool pooled, uint32_t s
 
 /* What a machine must map to load `h`: its base while that is there and `h` differs little from it, else `h` itself. */
 struct head head_base(const struct space *s, const struct head *h);
+/* Is so much of the memory of that stored snapshot missing here that it should arrive while it runs? Then it maps itself. */
+bool head_arrives(const struct space *s, const struct head *h);
 
 /* ---- how many (pool.c) ---- */
 

@@ -121,19 +121,20 @@ static int begin(struct target *t, struct err *e)
 }
 
 /* It has its size, and what its base has; the rest is for NODED_FILLING. */
-static int size_disk(struct target *t, const struct artifact *a, struct err *e)
+static int size_file(struct target *t, const struct artifact *a, struct err *e)
 {
-    struct noded_request open = {.op = NODED_FILE_OPEN, .kind = t->kind, .id = t->id, .file = NODED_DISK, .flags = NODED_WRITABLE};
+    const char *name = volume_file_name((uint32_t)a->row.file);
+    struct noded_request open = {.op = NODED_FILE_OPEN, .kind = t->kind, .id = t->id, .file = (uint32_t)a->row.file, .flags = NODED_WRITABLE};
     AUTO_CLOSE int fd = -1;
     int rc = noded_call(t->volume->space, &open, NULL, &fd, e);
     if (rc == 0 && !t->begun && !a->row.base[0] && ftruncate(fd, 0) < 0)
-        rc = err_sys(e, "empty disk.raw");
+        rc = err_sys(e, "empty %s", name);
     if (rc == 0 && ftruncate(fd, (off_t)a->row.size) < 0)
-        rc = err_sys(e, "make disk.raw %" PRId64 " bytes long", a->row.size);
+        rc = err_sys(e, "make %s %" PRId64 " bytes long", name, a->row.size);
     return rc;
 }
 
-int volume_fetch_memory(struct snapshot *sn, struct err *e)
+int volume_fetch_memory(struct snapshot *sn, bool arrives, struct err *e)
 {
     struct target t = {.volume = sn->space->volume, .kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id};
     int rc = begin(&t, e);
@@ -143,8 +144,8 @@ int volume_fetch_memory(struct snapshot *sn, struct err *e)
             continue;
         a->busy = true;
         rc = a->row.state != STORE_DURABLE ? err_set(e, ENOENT, "%s of %012" PRIx64 " is not in the store", volume_file_name(file), t.id)
-             : file == NODED_DISK          ? size_disk(&t, a, e)
-                                           : fill(&t, a, e);
+             : file == NODED_DISK || (arrives && file == NODED_RAM) ? size_file(&t, a, e)
+                                                                    : fill(&t, a, e);
         a->busy = false;
     }
     if (rc == -EROFS && t.begun) { /* sealed: all of it was done before */

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disks that arrive while their machine runs. See fill.h.
+// Disks and memory that arrive while their machine runs. See fill.h.
 //
-// Theory of operation. A coroutine for each has space-volumed download the disk into the object that QEMU has open, and when that fails does it again, for as long as it
-// takes: what was done is in the bits beside the disk, which no process's end touches. Meanwhile QEMU's threads come to the socket, one connection for each
+// Theory of operation. A coroutine for each file has space-volumed download it into the object that QEMU has open, and when that fails does it again, for as long as it
+// takes: what was done is in the bits beside the file, which no process's end touches. Meanwhile QEMU's threads come to the socket, one connection for each
 // request to a part that is not there. Each becomes a VOLUMED_FETCH of the download in progress, which volumed does before all else; one that follows the one before
-// also has what comes next fetched. A request that fails is made again until GIVE_UP_MSEC have passed, or FAIL_MSEC when the download itself fails; then QEMU is
-// told so, which pauses the guest. The first thing that arrives afterwards resumes it.
+// also has what comes next fetched. A request that fails is made again until GIVE_UP_MSEC have passed, or FAIL_MSEC when the download itself fails; then the guest is
+// paused: by QEMU, which is told so, when it was about its disk. Who waits for memory stands still already, and goes on waiting: there the sandbox is `paused` because we say so. The
+// first thing of that file that arrives afterwards resumes it.
 //
 // The sandbox's row says `suspended` until the last byte is there: whatever ends the machine before gives the sandbox back to the snapshot that is in the store.
 #include "hostd/volume/fill.h"
@@ -34,104 +35,138 @@
 #define HURRY_MSEC   200u  /* at once when QEMU waits, but for this */
 #define AHEAD_BYTES  FILL_WANT
 
-/* A part of the disk that a thread of QEMU's waits for. */
+static const char *const names[FILL_FILES] = {[FILL_DISK] = "disk", [FILL_MEMORY] = "memory"};
+static const uint32_t file_ports[FILL_FILES] = {[FILL_DISK] = NODED_FILL_DISK, [FILL_MEMORY] = NODED_FILL_MEMORY};
+static const uint32_t bits_ports[FILL_FILES] = {[FILL_DISK] = NODED_FILL_DISK_BITS, [FILL_MEMORY] = NODED_FILL_MEMORY_BITS};
+static const uint32_t artifact_files[FILL_FILES] = {[FILL_DISK] = NODED_DISK, [FILL_MEMORY] = NODED_RAM};
+
+/* Bytes of a file that a thread of QEMU's waits for. */
 struct want {
     struct want *next;
     struct fill *fill;
+    struct part *part; /* NULL: not read yet */
     uv_poll_t *poll; /* NULL: nobody waits any more */
     int fd;
-    bool known; /* offset and length were read */
     uint64_t offset, length, began;
     struct volumed_call *call;
+};
+
+/* A file that arrives. */
+struct part {
+    struct fill *fill;
+    enum fill_file what;
+    struct co *co;
+    int file, bits;
+    uint64_t size;
+    struct volumed_call *call; /* the download in progress */
+    struct volumed_reply rep;
+    bool waits; /* the coroutine, for that */
+    uint64_t done, total, fetched;
+    uint64_t followed, ahead; /* where the last want ended, and what was fetched beyond one */
+    uint64_t hungry;          /* uv_now since when a want of it was not served; 0: none */
+    bool complete;
+    bool revoked;             /* the tenant's key, when the download last failed */
+    bool failing;             /* since something last arrived, */
+    char why[200];            /* and why */
+    bool stalled;             /* and the guest is paused because of that */
+    struct wait_list hurry;   /* the coroutine, between two downloads */
 };
 
 struct fill {
     struct space *space;
     struct snapshot *snapshot;
     struct sandbox *sandbox; /* NULL: a machine's, as yet */
-    struct co *co;
-    uint64_t object, began, size;
-    bool stopped, complete;
-    int disk, bits, listener;
+    uint64_t object, began;
+    bool stopped, held;
+    struct part part[FILL_FILES];
+    int listener;
+    bool opening; /* it, just now */
     uv_poll_t *poll;
     uv_timer_t *timer;
-    struct volumed_call *call; /* the download in progress */
-    struct volumed_reply rep;
-    bool waits; /* the coroutine, for that */
-    uint64_t done, total, fetched;
     struct want *wants;
     unsigned want_count;
-    uint64_t followed, ahead; /* where the last want ended, and what was fetched beyond one */
-    bool revoked;             /* the tenant's key, when the download last failed */
-    bool failing;             /* since something last arrived, */
-    char why[200];            /* and why */
-    bool refused;             /* QEMU was told that a part cannot be had, */
-    bool stalled;             /* and has paused the guest */
-    struct wait_list hurry;   /* the coroutine, between two downloads */
+    bool refused; /* QEMU was told that a part of its disk cannot be had, and has not said yet that it paused the guest */
     struct wait_list ended;
 };
+
+static bool is_complete(const struct fill *f)
+{
+    return f->part[FILL_DISK].complete && f->part[FILL_MEMORY].complete;
+}
 
 static void handle_closed(uv_handle_t *h)
 {
     free(h);
 }
 
-static void tell(const struct fill *f, const char *state)
+static void tell(const struct fill *f, const char *state, const struct part *p)
 {
     const struct snapshot *sn = f->snapshot;
     struct event_scope scope = {sn->row.owner, sn->row.gid, sn->row.mode};
+    uint64_t done, total, fetched = f->part[FILL_DISK].fetched + f->part[FILL_MEMORY].fetched;
+    fill_progress(f, &done, &total);
     event_emit(f->space, &scope, "fill", (uint64_t)sn->row.sandbox, f->sandbox ? f->sandbox->row.name : sn->row.sandbox_name,
-               ",\"state\":\"%s\",\"done_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64 ",\"fetched_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, state, f->done, f->total, f->fetched,
-               (uv_hrtime() - f->began) / 1000000);
+               ",\"state\":\"%s\",\"file\":\"%s\",\"done_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64 ",\"fetched_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, state,
+               p ? names[p->what] : "all", done, total, fetched, (uv_hrtime() - f->began) / 1000000);
 }
 
 /* ---- the store, and what the guest notices of it ---- */
 
-static void say_why(struct fill *f)
+static void say_why(struct part *p)
 {
-    if (!f->sandbox)
+    struct sandbox *sb = p->fill->sandbox;
+    if (!sb)
         return;
-    sandbox_set_error(f->sandbox, "the disk of '%s' is still arriving from the store: %s. %s by itself when that works again", f->sandbox->row.name, f->why,
-                      f->stalled ? "It is paused, since it needs a part of it, and goes on" : "What it needs of it waits, and goes on");
-    sandbox_save(f->sandbox, NULL);
+    sandbox_set_error(sb, "the %s of '%s' is still arriving from the store: %s. %s by itself when that works again", names[p->what], sb->row.name, p->why,
+                      p->stalled ? "It is paused, since it needs a part of it, and goes on" : "What it needs of it waits, and goes on");
+    sandbox_save(sb, NULL);
 }
 
-static void fails(struct fill *f, const char *why)
+static void fails(struct part *p, const char *why)
 {
-    bool new = !f->failing || strcmp(f->why, why) != 0;
-    str_copy(f->why, sizeof f->why, why);
-    if (!f->failing)
-        tell(f, "failing");
-    f->failing = true;
+    bool new = !p->failing || strcmp(p->why, why) != 0;
+    str_copy(p->why, sizeof p->why, why);
+    if (!p->failing)
+        tell(p->fill, "failing", p);
+    p->failing = true;
     if (!new)
         return;
-    log_warn("the disk of object %012" PRIx64 " does not arrive: %s", f->object, why);
-    say_why(f);
+    log_warn("the %s of object %012" PRIx64 " does not arrive: %s", names[p->what], p->fill->object, why);
+    say_why(p);
 }
 
-static void goes_on(struct fill *f)
+static void goes_on(struct part *p)
 {
+    struct fill *f = p->fill;
     struct sandbox *sb = f->sandbox;
-    if (f->failing)
-        tell(f, "goes-on");
-    if ((f->failing || f->stalled) && sb) { /* stalled perhaps before a start of space-hostd, whose error is still there */
+    struct part *other = &f->part[!p->what];
+    bool stalled = p->stalled;
+    if (p->failing)
+        tell(f, "goes-on", p);
+    p->hungry = 0;
+    bool said = p->failing || stalled; /* stalled perhaps before a start of space-hostd, whose error is still there */
+    p->failing = p->revoked = p->stalled = false;
+    if (said && sb) {
         sb->row.error[0] = 0;
-        sandbox_save(sb, NULL);
+        if (other->failing)
+            say_why(other);
+        else
+            sandbox_save(sb, NULL);
     }
-    f->failing = f->revoked = false;
-    if (f->stalled && sb && sandbox_state(sb) == SANDBOX_PAUSED)
+    if (stalled && sb && !other->stalled && sandbox_state(sb) == SANDBOX_PAUSED)
         op_submit(sb, op_new(OP_RESUME), false, NULL);
-    f->stalled = false;
 }
 
+/* Which of the two it was is not known any more: the first thing that arrives tries. */
 void fill_was_stalled(struct sandbox *sb)
 {
-    sb->fill->stalled = true;
+    for (unsigned i = 0; i < FILL_FILES; i++)
+        sb->fill->part[i].stalled = !sb->fill->part[i].complete;
 }
 
 bool fill_is_stalled(const struct sandbox *sb)
 {
-    return sb->fill && sb->fill->stalled;
+    return sb->fill && (sb->fill->part[FILL_DISK].stalled || sb->fill->part[FILL_MEMORY].stalled);
 }
 
 bool fill_stalled(struct sandbox *sb)
@@ -140,9 +175,20 @@ bool fill_stalled(struct sandbox *sb)
     if (!f || !f->refused)
         return false;
     f->refused = false;
-    f->stalled = true;
-    say_why(f);
+    f->part[FILL_DISK].stalled = true;
+    say_why(&f->part[FILL_DISK]);
     return true;
+}
+
+/* A processor of the guest's stands still, or QEMU does. */
+static void starves(struct part *p)
+{
+    struct sandbox *sb = p->fill->sandbox;
+    if (!sb || sandbox_state(sb) != SANDBOX_RUNNING)
+        return;
+    p->stalled = true;
+    say_why(p);
+    sandbox_set_state(sb, SANDBOX_PAUSED, "a part of its memory does not arrive");
 }
 
 /* ---- what QEMU waits for ---- */
@@ -190,26 +236,28 @@ static void want_done(void *user, const struct volumed_reply *rep, int fd)
         close(fd);
     w->call = NULL;
     if (rep->error == 0 && !f->stopped)
-        goes_on(f);
+        goes_on(w->part);
     if (rep->error == 0 || !w->poll)
         want_answer(w, 0); /* else the timer asks again */
     fill_free(f);
 }
 
-static struct volumed_request fetch_of(const struct fill *f, uint64_t offset, uint64_t length)
+static struct volumed_request fetch_of(const struct part *p, uint64_t offset, uint64_t length)
 {
-    return (struct volumed_request){.op = VOLUMED_FETCH, .tag2 = volumed_tag(f->call), .offset = offset, .length = length};
+    return (struct volumed_request){.op = VOLUMED_FETCH, .tag2 = volumed_tag(p->call), .offset = offset, .length = length};
 }
 
 static void want_ask(struct want *w)
 {
-    struct fill *f = w->fill;
-    if (!f->call)
-        wait_done_all(&f->hurry, 0, NULL);
-    if (!f->call || w->call || !w->known)
+    struct part *p = w->part;
+    if (!p)
         return;
-    struct volumed_request req = fetch_of(f, w->offset, w->length);
-    w->call = volumed_send(f->space->volume->conn, &req, NULL, 0, &(struct volumed_hooks){.done = want_done, .user = w});
+    if (!p->call)
+        wait_done_all(&p->hurry, 0, NULL);
+    if (!p->call || w->call)
+        return;
+    struct volumed_request req = fetch_of(p, w->offset, w->length);
+    w->call = volumed_send(w->fill->space->volume->conn, &req, NULL, 0, &(struct volumed_hooks){.done = want_done, .user = w});
 }
 
 static void ahead_done(void *user, const struct volumed_reply *rep, int fd)
@@ -220,19 +268,35 @@ static void ahead_done(void *user, const struct volumed_reply *rep, int fd)
 }
 
 /* A guest that reads on will read on. */
-static void fetch_ahead(struct fill *f, const struct want *w)
+static void fetch_ahead(struct part *p, const struct want *w)
 {
-    uint64_t end = w->offset + w->length, from = end > f->ahead ? end : f->ahead;
-    bool follows = w->offset <= f->followed + VOLUMED_CHUNK && end > f->followed;
-    f->followed = end;
+    uint64_t end = w->offset + w->length, from = end > p->ahead ? end : p->ahead;
+    bool follows = w->offset <= p->followed + VOLUMED_CHUNK && end > p->followed;
+    p->followed = end;
     if (!follows)
-        f->ahead = 0;
-    if (!follows || !f->call || from >= f->size || from > end + AHEAD_BYTES)
+        p->ahead = 0;
+    if (!follows || !p->call || from >= p->size || from > end + AHEAD_BYTES)
         return;
-    uint64_t length = f->size - from < AHEAD_BYTES ? f->size - from : AHEAD_BYTES;
-    struct volumed_request req = fetch_of(f, from, length);
-    volumed_send(f->space->volume->conn, &req, NULL, 0, &(struct volumed_hooks){.done = ahead_done});
-    f->ahead = from + length;
+    uint64_t length = p->size - from < AHEAD_BYTES ? p->size - from : AHEAD_BYTES;
+    struct volumed_request req = fetch_of(p, from, length);
+    volumed_send(p->fill->space->volume->conn, &req, NULL, 0, &(struct volumed_hooks){.done = ahead_done});
+    p->ahead = from + length;
+}
+
+/* Of its disk: QEMU can be told. */
+static void disk_late(struct want *w, bool late)
+{
+    if (late)
+        want_answer(w, -EIO);
+    else
+        want_ask(w);
+}
+
+static void memory_late(struct want *w, bool late)
+{
+    want_ask(w);
+    if (late)
+        starves(w->part);
 }
 
 static void tick(uv_timer_t *t)
@@ -240,40 +304,50 @@ static void tick(uv_timer_t *t)
     struct fill *f = t->data;
     uint64_t now = uv_now(f->space->loop);
     for (struct want *w = f->wants, *next; w; w = next) {
+        struct part *p = w->part;
         next = w->next;
-        bool late = w->poll && now - w->began > GIVE_UP_MSEC;
-        if (!w->poll)
+        if (!w->poll || !p)
             continue;
-        if (late && !f->failing)
-            fails(f, "the object store does not answer");
-        if (late || (f->failing && now - w->began > FAIL_MSEC))
-            want_answer(w, -EIO);
-        else
-            want_ask(w);
+        p->hungry = p->hungry ? p->hungry : now;
+        uint64_t waited = now - (p->what == FILL_MEMORY ? p->hungry : w->began);
+        if (waited > GIVE_UP_MSEC && !p->failing)
+            fails(p, "the object store does not answer");
+        (p->what == FILL_MEMORY ? memory_late : disk_late)(w, waited > (p->failing ? FAIL_MSEC : GIVE_UP_MSEC));
     }
     if (!f->wants)
         uv_timer_stop(t);
 }
 
-static void want_readable(uv_poll_t *p, int status, int events)
+static bool is_good(const struct fill *f, const struct fill_want *q)
 {
-    struct want *w = p->data;
+    uint64_t size = q->file < FILL_FILES ? f->part[q->file].size : 0;
+    return q->version == FILL_VERSION && q->length && q->length <= FILL_WANT && q->offset < size && q->length <= size - q->offset;
+}
+
+static void want_readable(uv_poll_t *poll, int status, int events)
+{
+    struct want *w = poll->data;
     struct fill *f = w->fill;
     struct fill_want q;
     (void)events;
     ssize_t n = status < 0 ? 0 : recv(w->fd, &q, sizeof q, MSG_DONTWAIT);
     if (n < 0 && errno == EAGAIN)
         return;
-    bool good = n == (ssize_t)sizeof q && !w->known && q.version == FILL_VERSION && q.length && q.length <= FILL_WANT && q.offset < f->size && q.length <= f->size - q.offset;
-    if (!good) { /* it ended, or gave up; or it is none of ours */
+    if (n != (ssize_t)sizeof q || w->part || !is_good(f, &q)) { /* it ended, or gave up; or it is none of ours */
         want_leave(w);
         return;
     }
-    w->known = true;
+    w->part = &f->part[q.file];
     w->offset = q.offset;
     w->length = q.length;
+    if (w->part->complete) {
+        want_answer(w, 0);
+        return;
+    }
+    if (!w->part->hungry)
+        w->part->hungry = w->began;
     want_ask(w);
-    fetch_ahead(f, w);
+    fetch_ahead(w->part, w);
     if (!uv_is_active((uv_handle_t *)f->timer))
         uv_timer_start(f->timer, tick, TICK_MSEC, TICK_MSEC);
 }
@@ -304,44 +378,45 @@ static void on_accept(uv_poll_t *p, int status, int events)
 
 static void download_done(void *user, const struct volumed_reply *rep, int fd)
 {
-    struct fill *f = user;
+    struct part *p = user;
     if (fd >= 0)
         close(fd);
-    f->call = NULL;
-    f->rep = *rep;
-    if (f->waits)
-        co_wake(f->co, 0);
+    p->call = NULL;
+    p->rep = *rep;
+    if (p->waits)
+        co_wake(p->co, 0);
 }
 
 static void download_progress(void *user, uint64_t done, uint64_t total)
 {
-    struct fill *f = user;
-    f->done = done;
-    f->total = total;
-    if (!f->stopped)
-        goes_on(f);
+    struct part *p = user;
+    p->done = done;
+    p->total = total;
+    if (!p->fill->stopped)
+        goes_on(p);
 }
 
-static int download(struct fill *f, struct err *e)
+static int download(struct part *p, struct err *e)
 {
+    const struct fill *f = p->fill;
     struct volume *v = f->space->volume;
-    struct artifact *a = artifact_find(v, NODED_SNAPSHOT, (uint64_t)f->snapshot->row.id, NODED_DISK);
+    struct artifact *a = artifact_find(v, NODED_SNAPSHOT, (uint64_t)f->snapshot->row.id, artifact_files[p->what]);
     if (!a)
-        return err_set(e, ENOENT, "the disk of snapshot '%s' is not in the store any more", f->snapshot->row.name);
+        return err_set(e, ENOENT, "the %s of snapshot '%s' is not in the store any more", names[p->what], f->snapshot->row.name);
     struct volumed_request req = {.op = VOLUMED_DOWNLOAD, .flags = VOLUMED_FILL, .object = artifact_ref(a->row.tenant, a->row.name),
                                   .base = artifact_ref(VOLUME_TEMPLATES, a->row.base)};
-    const int fds[] = {f->disk, f->bits};
+    const int fds[] = {p->file, p->bits};
     a->busy = true;
-    f->call = volumed_send(v->conn, &req, fds, 2, &(struct volumed_hooks){.done = download_done, .progress = download_progress, .user = f});
-    f->waits = true;
-    if (co_wait(f->space->co) == -ECANCELED && f->call) {
-        volumed_cancel(v->conn, f->call);
+    p->call = volumed_send(v->conn, &req, fds, 2, &(struct volumed_hooks){.done = download_done, .progress = download_progress, .user = p});
+    p->waits = true;
+    if (co_wait(f->space->co) == -ECANCELED && p->call) {
+        volumed_cancel(v->conn, p->call);
         co_wait_uncancellable(f->space->co);
     }
-    f->waits = false;
+    p->waits = false;
     a->busy = false;
-    f->fetched += f->rep.error == 0 ? f->rep.download.fetched_bytes : 0;
-    return f->rep.error < 0 ? err_set(e, -f->rep.error, "%s", f->rep.sentence) : 0;
+    p->fetched += p->rep.error == 0 ? p->rep.download.fetched_bytes : 0;
+    return p->rep.error < 0 ? err_set(e, -p->rep.error, "%s", p->rep.sentence) : 0;
 }
 
 static int open_one(const struct fill *f, uint32_t port, int *fd, struct err *e)
@@ -350,55 +425,81 @@ static int open_one(const struct fill *f, uint32_t port, int *fd, struct err *e)
     return *fd >= 0 ? 0 : noded_call(f->space, &q, NULL, fd, e);
 }
 
-/* -EINVAL: it is complete, and only the row does not say so. Without a QEMU nobody asks. */
-static int open_all(struct fill *f, struct err *e)
+/* Each one takes the place of the one before, so there must be one only. Without a QEMU nobody asks. */
+static int open_socket(struct fill *f, struct err *e)
 {
-    int rc = open_one(f, 0, &f->disk, e);
-    if (rc == 0)
-        rc = open_one(f, 1, &f->bits, e);
-    if (rc == 0)
-        rc = open_one(f, 2, &f->listener, e);
-    if (rc < 0 || f->poll)
-        return rc == -ESRCH ? 0 : rc;
-    off_t size = lseek(f->disk, 0, SEEK_END);
-    f->size = size > 0 ? (uint64_t)size : 0;
+    int fd = -1;
+    if (f->listener >= 0 || f->opening)
+        return 0;
+    f->opening = true;
+    int rc = open_one(f, NODED_FILL_SOCKET, &fd, e);
+    f->opening = false;
+    if (rc == -ESRCH)
+        return 0;
+    if (rc == 0 && f->stopped) {
+        close(fd);
+        rc = -ECANCELED;
+    }
+    if (rc < 0)
+        return rc;
+    f->listener = fd;
     f->poll = calloc(1, sizeof *f->poll);
-    if (!f->poll || fcntl(f->listener, F_SETFL, O_NONBLOCK) < 0 || uv_poll_init(f->space->loop, f->poll, f->listener) < 0)
+    if (!f->poll || fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || uv_poll_init(f->space->loop, f->poll, fd) < 0)
         return err_set(e, ENOMEM, "listen to a QEMU: out of memory");
     f->poll->data = f;
     uv_poll_start(f->poll, UV_READABLE, on_accept);
     return 0;
 }
 
-static int finish(struct fill *f, struct err *e)
+/* -EINVAL: it is complete, or was never missing. */
+static int open_all(struct part *p, struct err *e)
 {
-    struct noded_request q = {.op = NODED_VM_FILLED, .kind = NODED_SANDBOX, .id = f->object};
-    return noded_call(f->space, &q, NULL, NULL, e);
+    int rc = open_one(p->fill, file_ports[p->what], &p->file, e);
+    if (rc == 0)
+        rc = open_one(p->fill, bits_ports[p->what], &p->bits, e);
+    if (rc < 0)
+        return rc;
+    off_t size = lseek(p->file, 0, SEEK_END);
+    p->size = size > 0 ? (uint64_t)size : 0;
+    return open_socket(p->fill, e);
+}
+
+static int finish(const struct part *p, struct err *e)
+{
+    struct noded_request q = {.op = NODED_VM_FILLED, .kind = NODED_SANDBOX, .id = p->fill->object, .port = p->what};
+    return noded_call(p->fill->space, &q, NULL, NULL, e);
+}
+
+static int fetch(struct part *p, struct err *e)
+{
+    int rc = open_all(p, e);
+    if (rc == -EINVAL) {
+        *e = (struct err){0};
+        return 0;
+    }
+    if (rc == 0)
+        rc = download(p, e);
+    return rc == 0 ? finish(p, e) : rc;
 }
 
 /* As often as it takes. */
-static void fetch_all(struct fill *f)
+static void fetch_all(struct part *p)
 {
+    struct fill *f = p->fill;
     uint64_t pause = AGAIN_MSEC;
     while (!f->stopped) {
         struct err e = {0};
-        uint64_t before = f->done;
-        int rc = open_all(f, &e);
-        if (rc == -EINVAL)
-            e = (struct err){0};
-        else if (rc == 0)
-            rc = download(f, &e);
-        if (rc == 0 || (rc == -EINVAL && !e.code))
-            rc = finish(f, &e);
-        f->complete = rc == 0;
-        if (f->stopped || f->complete)
+        uint64_t before = p->done;
+        int rc = fetch(p, &e);
+        p->complete = rc == 0;
+        if (f->stopped || p->complete)
             return;
-        fails(f, e.msg[0] ? e.msg : strerror(-rc));
-        f->revoked = rc == -EKEYREVOKED;
-        if (f->revoked)
+        fails(p, e.msg[0] ? e.msg : strerror(-rc));
+        p->revoked = rc == -EKEYREVOKED;
+        if (p->revoked)
             wait_done_all(&f->ended, rc, &e);
-        pause = f->done > before ? AGAIN_MSEC : pause;
-        if (co_sleep(f->space->co, HURRY_MSEC) < 0 || wait_in_list(f->space->co, &f->hurry, pause) == -ECANCELED)
+        pause = p->done > before ? AGAIN_MSEC : pause;
+        if (co_sleep(f->space->co, HURRY_MSEC) < 0 || wait_in_list(f->space->co, &p->hurry, pause) == -ECANCELED)
             return;
         pause = pause * 2 < LATEST_MSEC ? pause * 2 : LATEST_MSEC;
     }
@@ -406,13 +507,20 @@ static void fetch_all(struct fill *f)
 
 /* ---- begin and end ---- */
 
-static void close_wants(struct fill *f)
+static void close_wants(struct fill *f, const struct part *p)
 {
     for (struct want *w = f->wants, *next; w; w = next) {
         next = w->next;
-        if (w->poll)
+        if (w->poll && (!p || w->part == p))
             want_answer(w, 0); /* it looks at the bits again */
     }
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
 }
 
 static void close_handles(struct fill *f)
@@ -427,18 +535,13 @@ static void close_handles(struct fill *f)
         uv_close((uv_handle_t *)f->timer, handle_closed);
         f->timer = NULL;
     }
-    int *fds[] = {&f->listener, &f->disk, &f->bits};
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (*fds[i] >= 0) {
-            close(*fds[i]);
-            *fds[i] = -1;
-        }
+    close_fd(&f->listener);
 }
 
-/* When its coroutine has ended, nobody has it, and no request is under way. */
+/* When its coroutines have ended, nobody has it, and no request is under way. */
 static void fill_free(struct fill *f)
 {
-    if (f->co || !f->stopped || f->wants)
+    if (f->part[FILL_DISK].co || f->part[FILL_MEMORY].co || !f->stopped || f->wants || f->held)
         return;
     f->snapshot->loads--;
     snapshot_unref(f->snapshot);
@@ -464,23 +567,33 @@ static void settle(struct fill *f)
 
 static void work(void *arg)
 {
-    struct fill *f = arg;
-    tell(f, "begun");
-    fetch_all(f);
-    f->co = NULL;
-    if (f->complete) {
-        f->done = f->total;
-        goes_on(f);
-        tell(f, "complete");
+    struct part *p = arg;
+    struct fill *f = p->fill;
+    fetch_all(p);
+    p->co = NULL;
+    if (p->complete) {
+        p->done = p->total;
+        goes_on(p);
     }
-    close_wants(f);
-    close_handles(f);
-    if (f->complete && f->sandbox)
-        settle(f);
+    close_wants(f, p);
+    close_fd(&p->file);
+    close_fd(&p->bits);
+    if (is_complete(f) && !f->stopped) {
+        tell(f, "complete", NULL);
+        close_wants(f, NULL);
+        close_handles(f);
+        if (f->sandbox)
+            settle(f);
+    }
     fill_free(f);
 }
 
-struct fill *fill_start(struct space *s, uint64_t object, struct snapshot *sn)
+static void begin(struct fill *f, enum fill_file what)
+{
+    f->part[what].co = co_spawn(f->space->co, work, &f->part[what]);
+}
+
+struct fill *fill_start(struct space *s, uint64_t object, struct snapshot *sn, bool memory)
 {
     struct fill *f = calloc(1, sizeof *f);
     if (f)
@@ -492,11 +605,22 @@ struct fill *fill_start(struct space *s, uint64_t object, struct snapshot *sn)
     sn->loads++;
     f->object = object;
     f->began = uv_hrtime();
-    f->disk = f->bits = f->listener = -1;
+    f->listener = -1;
+    for (enum fill_file i = FILL_DISK; i < FILL_FILES; i++)
+        f->part[i] = (struct part){.fill = f, .what = i, .file = -1, .bits = -1};
     uv_timer_init(s->loop, f->timer);
     f->timer->data = f;
-    f->co = co_spawn(s->co, work, f);
+    tell(f, "begun", NULL);
+    if (memory)
+        begin(f, FILL_MEMORY);
+    else
+        f->part[FILL_MEMORY].complete = true;
     return f;
+}
+
+void fill_start_disk(struct fill *f)
+{
+    begin(f, FILL_DISK);
 }
 
 void fill_stop(struct fill **at)
@@ -510,10 +634,14 @@ void fill_stop(struct fill **at)
     f->sandbox = NULL;
     err_set(&e, ECANCELED, "its machine has ended");
     wait_done_all(&f->ended, -ECANCELED, &e);
-    if (f->co)
-        co_abort(f->co);
-    else
-        fill_free(f);
+    close_wants(f, NULL);
+    close_handles(f);
+    f->held = true; /* a coroutine may end at once */
+    for (unsigned i = 0; i < FILL_FILES; i++)
+        if (f->part[i].co)
+            co_abort(f->part[i].co);
+    f->held = false;
+    fill_free(f);
 }
 
 void fill_give(struct fill *f, struct sandbox *sb)
@@ -522,7 +650,7 @@ void fill_give(struct fill *f, struct sandbox *sb)
     if (!f)
         return;
     f->sandbox = sb;
-    if (!f->complete)
+    if (!is_complete(f))
         return;
     settle(f);
     fill_free(f);
@@ -530,18 +658,26 @@ void fill_give(struct fill *f, struct sandbox *sb)
 
 int fill_wait(struct sandbox *sb, struct err *e)
 {
-    if (sb->fill && sb->fill->revoked)
-        return err_set(e, EKEYREVOKED, "%s", sb->fill->why);
-    return sb->fill ? volume_wait(sb->space, &sb->fill->ended, e) : 0;
+    struct fill *f = sb->fill;
+    for (unsigned i = 0; f && i < FILL_FILES; i++)
+        if (f->part[i].revoked)
+            return err_set(e, EKEYREVOKED, "%s", f->part[i].why);
+    return f ? volume_wait(sb->space, &f->ended, e) : 0;
 }
 
 const char *fill_why(const struct fill *f)
 {
-    return f && f->failing ? f->why : "";
+    for (unsigned i = 0; f && i < FILL_FILES; i++)
+        if (f->part[i].failing)
+            return f->part[i].why;
+    return "";
 }
 
 void fill_progress(const struct fill *f, uint64_t *done, uint64_t *total)
 {
-    *done = f->done;
-    *total = f->total;
+    *done = *total = 0;
+    for (unsigned i = 0; i < FILL_FILES; i++) {
+        *done += f->part[i].done;
+        *total += f->part[i].total;
+    }
 }

@@ -45,9 +45,9 @@ bool volume_artifact(const struct snapshot *sn, unsigned n, char *out, size_t si
 /* The same from a coroutine, whose abort does not end the work. */
 int volume_uploaded(struct snapshot *sn, struct err *e);
 int volume_fetched(struct snapshot *sn, struct err *e);
-/* From a coroutine: all of a stored snapshot but its disk is brought into the pool; what is there can be loaded with NODED_FILLING only. 1: its disk was there, too, and
- * it is ready now. Others may fetch all of it meanwhile. */
-int volume_fetch_memory(struct snapshot *sn, struct err *e);
+/* From a coroutine: all of a stored snapshot but its disk, and, when that is to arrive later, its memory, is brought into the pool; what is there can be loaded with NODED_FILLING only. 1: all of
+ * it was there, and it is ready now. Others may fetch all of it meanwhile. */
+int volume_fetch_memory(struct snapshot *sn, bool arrives, struct err *e);
 /* Ends what is under way for it, soon. */
 void volume_abort(struct snapshot *sn);
 /* Is anything, and how far is it? Bytes of what differs (upload), of the files (fetch). */

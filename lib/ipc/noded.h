@@ -20,8 +20,8 @@
 /* Where an object lives: POOL/templates/ID, POOL/sandboxes/ID, POOL/snapshots/ID; ID is 12 hex digits (ids are 48 bit, not 0). */
 enum noded_kind { NODED_TEMPLATE = 1, NODED_SANDBOX = 2, NODED_SNAPSHOT = 3 };
 
-/* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta, and fill, of sandboxes only. What a head's files hold: docs/protocol/head.md. */
-enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6, NODED_FILL = 7 /* ipc/fill.h; not of NODED_FILE_OPEN */ };
+/* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta, and fill and fill.ram, of sandboxes only. What a head's files hold: docs/protocol/head.md. */
+enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6, NODED_FILL = 7, NODED_FILL_RAM = 8 /* ipc/fill.h; neither of NODED_FILE_OPEN */ };
 
 enum noded_op {
     /* Answers host facts in `node`. Must be the first request of a connection (and may come again); another version gets EPROTO. */
@@ -53,7 +53,8 @@ enum noded_op {
      * NODED_PROBE no disk is attached and the kernel comes from config `guest` (id is then any unused id).
      * Its memory is a private mapping: of an empty ram.raw in the sandbox's own object, which boots a kernel; with NODED_INCOMING of
      * the ram.raw of the head (kind2, id2), its base, which is never written to and shared by all that map it. The QEMU then waits for
-     * NODED_VM_LOAD; the sandbox's object must be a copy of that head, which is a template or a snapshot. EINVAL when `memory` or `vcpus` are not the head's, ENOEXEC (and
+     * NODED_VM_LOAD; the sandbox's object must be a copy of that head, which is a template or a snapshot. With NODED_FILLING, too, that head's memory has not arrived: the
+     * sandbox's own copy of ram.raw is mapped, and each access to it waits for its chunk until NODED_VM_FILLED (ENOTSUP when this host cannot: `arrives` of NODED_HELLO). EINVAL when `memory` or `vcpus` are not the head's, ENOEXEC (and
      * a sentence that names both) when this host cannot load it, EBADMSG when its checksums do not fit. */
     NODED_VM_START,
     /* Captures (id2), a sandbox whose domain exists, as the new object (kind, id), a template or a snapshot: a complete head (disk, memory
@@ -93,14 +94,17 @@ enum noded_op {
      * ESRCH, ENOENT when it does not run. */
     NODED_NET_SOCKET,
 
-    /* For a sandbox (id) that was loaded with NODED_FILLING and is not filled yet, also when its QEMU has ended: a descriptor, by `port`: 0 disk.raw and 1 fill,
-     * readable and writable, 2 a listening socket (SOCK_SEQPACKET) that its QEMU asks for chunks at, in place of the one before. EINVAL when it is no such one; ENOENT. */
+    /* For a sandbox (id) that was started or loaded with NODED_FILLING and is not filled yet, also when its QEMU has ended: a descriptor, by `port` (enum
+     * noded_fill_port): files readable and writable, and a listening socket (SOCK_SEQPACKET) that its QEMU asks for chunks at, in place of the one before. EINVAL when
+     * that does not arrive, or has arrived; ENOENT. */
     NODED_VM_FILL,
-    /* All of its disk has arrived: syncs it, and requests of the QEMU wait for nothing any more. Again is success. EINVAL when it was not loaded so. */
+    /* All of its disk (`port` 0), or memory (1), has arrived: syncs the disk, and nothing of the QEMU's waits for it any more. Again is success. EINVAL when it was not
+     * loaded so. */
     NODED_VM_FILLED,
 };
 
 enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16, NODED_RANGES = 32, NODED_FILLING = 64 };
+enum noded_fill_port { NODED_FILL_DISK, NODED_FILL_DISK_BITS, NODED_FILL_MEMORY, NODED_FILL_MEMORY_BITS, NODED_FILL_SOCKET };
 enum noded_accel { NODED_TCG = 1, NODED_KVM = 2 };
 
 /* Bytes in which a file differs from another. */
@@ -150,6 +154,7 @@ struct noded_reply {
             char qemu[32];         /* "7.2.22"; empty until libvirt was reached */
             char host_kernel[65];
             char cpu_model[65];    /* host's, for the acceleration cache's key */
+            uint8_t arrives;       /* 1 when memory can arrive while a QEMU runs (NODED_VM_START with NODED_FILLING) */
         } node;
         struct {
             uint64_t cpu_nsec;     /* consumed by QEMU */

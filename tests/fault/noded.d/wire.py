@@ -17,7 +17,7 @@ GONE, CRASHED, PAUSED, RESUMED, IO_ERROR, GUEST_PANIC = 1, 2, 3, 4, 5, 6
 
 REQUEST = struct.Struct("=IIQIIQQIIQQIIII")
 FIELDS = ("version", "op", "tag", "kind", "kind2", "id", "id2", "file", "flags", "size", "memory", "vcpus", "accel", "slot", "port")
-UNION = struct.Struct("=QII32s65s65s6x")
+UNION = struct.Struct("=QII32s65s65sB5x")
 REPLY_HEAD = struct.Struct("=IIQiIQ")
 REPLY_SIZE = REPLY_HEAD.size + UNION.size + 256
 
@@ -41,8 +41,8 @@ class Reply:
         self.fd = fd
 
     def node(self):
-        memory, cpus, kvm, qemu, kernel, model = UNION.unpack(self.union)
-        return dict(memory=memory, cpus=cpus, kvm=kvm, qemu=text(qemu), kernel=text(kernel), model=text(model))
+        memory, cpus, kvm, qemu, kernel, model, arrives = UNION.unpack(self.union)
+        return dict(memory=memory, cpus=cpus, kvm=kvm, qemu=text(qemu), kernel=text(kernel), model=text(model), arrives=arrives)
 
     def stats(self):
         return dict(zip(("cpu_nsec", "rss_bytes", "running"), struct.unpack_from("=QQI", self.union)))

@@ -14,6 +14,7 @@ class Proxy:
     def __init__(self, server):
         self.server_behind, self.target, self.fault, self.lock = server, server.port, lambda *_: None, threading.RLock()
         self.seen, self.active, self.most, self.delay = [], 0, 0, 0.0
+        self.rate, self.free = 0, 0.0  # bytes a second that answers have together (0: no limit); from when on the next one has them
         self.released = threading.Event()
         proxy = self
 
@@ -87,6 +88,7 @@ class Proxy:
         if kind == "ignore-condition":
             return self.send(h, *self.forward_without(h, body))
         status, headers, data = self.forward(h, body)
+        self.pace(len(data))
         if kind == "drop-after":  # carried out, and nobody hears of it
             h.close_connection = True
         elif kind == "short":
@@ -109,6 +111,15 @@ class Proxy:
         else:
             self.send(h, status, headers, data)
         return None
+
+    def pace(self, size):
+        if not self.rate:
+            return
+        with self.lock:
+            now = time.monotonic()
+            self.free = max(self.free, now) + size / self.rate
+            wait = self.free - now
+        time.sleep(wait)
 
     def forward(self, h, body):
         connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=60)
