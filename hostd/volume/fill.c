@@ -48,6 +48,7 @@ struct want {
     uv_poll_t *poll; /* NULL: nobody waits any more */
     int fd;
     uint64_t offset, length, began;
+    bool failed; /* once: from then on its first chunk alone */
     struct volumed_call *call;
 };
 
@@ -237,6 +238,7 @@ static void want_done(void *user, const struct volumed_reply *rep, int fd)
     w->call = NULL;
     if (rep->error == 0 && !f->stopped)
         goes_on(w->part);
+    w->failed = rep->error < 0;
     if (rep->error == 0 || !w->poll)
         want_answer(w, 0); /* else the timer asks again */
     fill_free(f);
@@ -256,7 +258,8 @@ static void want_ask(struct want *w)
         wait_done_all(&p->hurry, 0, NULL);
     if (!p->call || w->call)
         return;
-    struct volumed_request req = fetch_of(p, w->offset, w->length);
+    uint64_t chunk = VOLUMED_CHUNK - w->offset % VOLUMED_CHUNK, length = w->failed && w->length > chunk ? chunk : w->length;
+    struct volumed_request req = fetch_of(p, w->offset, length);
     w->call = volumed_send(w->fill->space->volume->conn, &req, NULL, 0, &(struct volumed_hooks){.done = want_done, .user = w});
 }
 

@@ -30,8 +30,10 @@
 #define FETCH_MAX     (1u << 20)
 #define PROGRESS_NSEC 250000000u
 #define FILL_SEGMENTS 2u /* of a fill: what guests wait for comes in between */
-#define FILL_CACHE    8u /* segments that fetches look at */
+#define FILL_CACHE    16u /* segments that fetches look at */
 #define TURN_MSEC     10u
+#define HURRY_MSEC    500u /* after a guest asked for something, and */
+#define HURRY_GROUPS  1u   /* so many groups of all fills are read then, since what it asks for next would wait behind them */
 #define FAILED_MAX    16u /* groups of a fill; what else there is arrives nevertheless */
 
 struct download {
@@ -279,6 +281,7 @@ static void group_end(struct group *g)
     d->rep->download.written_bytes += g->rc == 0 ? g->written : 0;
     if (g->slot)
         task_pool_give(&d->store->requests);
+    d->store->fill_groups -= g->slot && d->fill;
     d->running--;
     free(g->bytes);
     free(g);
@@ -360,6 +363,7 @@ static void start_group(struct download *d, const struct piece *pieces, const ui
     g->next = d->groups;
     d->groups = g;
     d->running++;
+    d->store->fill_groups += slot && d->fill;
     char name[NAME_SIZE];
     store_name(name, d->q->tenant, OBJECT_PACK, &g->pack);
     g->op = backend_start(d->store->backend, &(struct backend_request){.verb = BACKEND_GET, .flags = slot ? 0 : BACKEND_URGENT, .name = name, .offset = g->offset, .buf = g->bytes,
@@ -393,6 +397,16 @@ static uint32_t group_length(const struct download *d, const struct piece *piece
     return n;
 }
 
+/* Others come first: a guest that stands still goes on when one small answer has come, and asks for the next. */
+static int stand_back(const struct download *d)
+{
+    struct store *s = d->store;
+    while (s->fill_groups >= HURRY_GROUPS && uv_now(s->loop) - s->hurried < HURRY_MSEC && d->rc == 0)
+        if (co_sleep(s->co, TURN_MSEC) < 0)
+            return -ECANCELED;
+    return 0;
+}
+
 /* Takes what nobody took of chunks [from, to) of the segment and starts to read it. Only what is read at once is taken: somebody in a hurry may come for the rest. */
 static int start_pieces(struct download *d, const struct segment *s, uint32_t from, uint32_t to, bool slot)
 {
@@ -406,6 +420,8 @@ static int start_pieces(struct download *d, const struct segment *s, uint32_t fr
         n = 1;
         if (bit(d->taken, first + order[i]))
             continue;
+        if (slot && d->fill && stand_back(d) < 0)
+            return -ECANCELED;
         if (slot && task_pool_take(&d->store->requests) < 0)
             return -ECANCELED;
         if (bit(d->taken, first + order[i])) { /* while we waited */
@@ -631,9 +647,11 @@ int download_fetch(struct download *d, uint64_t offset, uint64_t length, struct 
     int rc = length && length <= FETCH_MAX && offset < d->m.size && length <= d->m.size - offset ? 0 : err_set(e, EINVAL, "no range of 1 MiB at most within the file");
     uint64_t from = offset / CHUNK_BYTES, to = (offset + length + CHUNK_BYTES - 1) / CHUNK_BYTES;
     d->fetches++;
+    d->store->hurried = uv_now(d->store->loop);
     for (uint64_t n = from / SEGMENT_CHUNKS; rc == 0 && n * SEGMENT_CHUNKS < to; n++)
         rc = fetch_segment(d, (uint32_t)n, from, to, e);
     d->fetches--;
+    d->store->hurried = uv_now(d->store->loop);
     task_set(&d->ended);
     return rc;
 }
@@ -762,6 +780,7 @@ static int fill_start(struct download *d, const struct stat *st, struct err *e)
     f->ino = st->st_ino;
     f->next = fills;
     fills = d->fill = f;
+    d->store->hurried = uv_now(d->store->loop); /* its guest will ask at once */
     rc = read_bits(d, e);
     struct show_step step = {.d = d, .e = e};
     if (rc == 0)

@@ -42,6 +42,8 @@ struct store {
     uv_timer_t reaper;
     uint64_t stale_s;
     struct task_pool packs, uploads, small_uploads, downloads, fills, requests;
+    uint64_t hurried;     /* uv_now when a guest last waited for something of a fill, or one began */
+    unsigned fill_groups; /* that are being read, of those nobody asked for */
     unsigned background; /* coroutines and requests that nobody waits for; store_finish needs 0 */
     struct hmap tenants;
     pthread_mutex_t lock; /* of codecs */
