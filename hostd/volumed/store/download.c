@@ -32,8 +32,10 @@
 #define FILL_SEGMENTS 2u /* of a fill: what guests wait for comes in between */
 #define FILL_CACHE    16u /* segments that fetches look at */
 #define TURN_MSEC     10u
-#define HURRY_MSEC    500u /* after a guest asked for something, and */
-#define HURRY_GROUPS  1u   /* so many groups of all fills are read then, since what it asks for next would wait behind them */
+#define EARLY_MSEC    20000u       /* from the start of a fill: a guest that begins touches a little of everything, one after the other. Then, */
+#define HURRY_MSEC    500u         /* after it asked for something, */
+#define HURRY_GROUPS  4u           /* so many groups of all fills are read, of at most */
+#define HURRY_BYTES   (256u << 10) /* since what it asks for next would wait behind them */
 #define FAILED_MAX    16u /* groups of a fill; what else there is arrives nevertheless */
 
 struct download {
@@ -63,6 +65,7 @@ struct fill {
     pthread_mutex_t lock;
     uint8_t *before, *bits; /* as found; as they are in the file, under the lock */
     uint64_t used;          /* counts */
+    uint64_t began;         /* uv_now */
     unsigned failed;        /* groups */
     int rc;                 /* of the first of them */
     struct err err;
@@ -379,16 +382,30 @@ static int by_place(const void *a, const void *b, void *arg)
     return c ? c : x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+/* Does a guest wait for something of a fill, or will it soon? */
+static bool is_hurried(const struct download *d)
+{
+    return d->fill && uv_now(d->store->loop) - d->store->hurried < HURRY_MSEC;
+}
+
+static void hurry(const struct download *d)
+{
+    uint64_t now = uv_now(d->store->loop);
+    if (d->fill && now - d->fill->began < EARLY_MSEC)
+        d->store->hurried = now;
+}
+
 /* How many of `order` one request reads: none of them taken, the first by assumption. */
 static uint32_t group_length(const struct download *d, const struct piece *pieces, const uint32_t *order, uint32_t count, uint64_t first)
 {
+    const uint64_t most = is_hurried(d) ? HURRY_BYTES : GROUP_BYTES;
     const struct piece *a = &pieces[order[0]];
     uint64_t end = (uint64_t)a->offset + a->stored;
     uint32_t n = 1;
     for (; n < count; n++) {
         const struct piece *x = &pieces[order[n]];
         uint64_t to = (uint64_t)x->offset + x->stored;
-        if (memcmp(x->pack.b, a->pack.b, sizeof a->pack.b) != 0 || x->offset > end + GAP_BYTES || to - a->offset > GROUP_BYTES || bit(d->taken, first + order[n]))
+        if (memcmp(x->pack.b, a->pack.b, sizeof a->pack.b) != 0 || x->offset > end + GAP_BYTES || to - a->offset > most || bit(d->taken, first + order[n]))
             break;
         end = to > end ? to : end;
         if (end != to)
@@ -401,7 +418,7 @@ static uint32_t group_length(const struct download *d, const struct piece *piece
 static int stand_back(const struct download *d)
 {
     struct store *s = d->store;
-    while (s->fill_groups >= HURRY_GROUPS && uv_now(s->loop) - s->hurried < HURRY_MSEC && d->rc == 0)
+    while (s->fill_groups >= HURRY_GROUPS && is_hurried(d) && d->rc == 0)
         if (co_sleep(s->co, TURN_MSEC) < 0)
             return -ECANCELED;
     return 0;
@@ -647,11 +664,11 @@ int download_fetch(struct download *d, uint64_t offset, uint64_t length, struct 
     int rc = length && length <= FETCH_MAX && offset < d->m.size && length <= d->m.size - offset ? 0 : err_set(e, EINVAL, "no range of 1 MiB at most within the file");
     uint64_t from = offset / CHUNK_BYTES, to = (offset + length + CHUNK_BYTES - 1) / CHUNK_BYTES;
     d->fetches++;
-    d->store->hurried = uv_now(d->store->loop);
+    hurry(d);
     for (uint64_t n = from / SEGMENT_CHUNKS; rc == 0 && n * SEGMENT_CHUNKS < to; n++)
         rc = fetch_segment(d, (uint32_t)n, from, to, e);
     d->fetches--;
-    d->store->hurried = uv_now(d->store->loop);
+    hurry(d);
     task_set(&d->ended);
     return rc;
 }
@@ -780,7 +797,8 @@ static int fill_start(struct download *d, const struct stat *st, struct err *e)
     f->ino = st->st_ino;
     f->next = fills;
     fills = d->fill = f;
-    d->store->hurried = uv_now(d->store->loop); /* its guest will ask at once */
+    f->began = uv_now(d->store->loop);
+    hurry(d); /* its guest will ask at once */
     rc = read_bits(d, e);
     struct show_step step = {.d = d, .e = e};
     if (rc == 0)
