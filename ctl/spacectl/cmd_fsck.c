@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spacectl fsck: checks what is in the store, through space-volumed; and removes its garbage.
 #include "spacectl/command.h"
+#include "spacectl/fsck_snapshots.h"
 #include "spacectl/volumed.h"
 
 #include "base/cleanup.h"
@@ -8,12 +9,9 @@
 #include "base/str.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { OPT_READ_ALL, OPT_TENANT, OPT_COLLECT, OPT_REPAIR, OPT_CONFIG };
 
@@ -27,14 +25,6 @@ static const struct option_def options[] = {
 };
 
 /* ---- what is printed ---- */
-
-static void print_file(int fd)
-{
-    char buf[65536];
-    off_t at = 0;
-    for (ssize_t n; (n = pread(fd, buf, sizeof buf, at)) > 0; at += n)
-        fwrite(buf, 1, (size_t)n, stdout);
-}
 
 static double ratio(uint64_t a, uint64_t b)
 {
@@ -69,101 +59,55 @@ static int collect(int fd, const char *tenant, struct err *e)
     return rc;
 }
 
-/* 1: something is wrong. `ret_lines` (may be NULL) gets what was said of it. */
-static int check(int fd, const char *tenant, uint32_t flags, int *ret_lines, struct err *e)
+/* What is wrong: lines, and counts of them. */
+struct findings {
+    char *said; /* malloc'ed */
+    bool wrong;
+};
+
+static int check(int fd, const char *tenant, uint32_t flags, const struct config *c, struct findings *out, struct err *e)
 {
     struct volumed_reply rep;
     AUTO_CLOSE int lines = -1;
+    size_t size;
+    *out = (struct findings){0};
     int rc = volumed_ask(fd, VOLUMED_FSCK, tenant, flags, &rep, &lines, e);
     if (rc < 0)
         return rc;
-    if (lines >= 0)
-        print_file(lines);
-    if (ret_lines)
-        *ret_lines = steal_fd(&lines);
+    AUTO_FREE char *text = lines >= 0 ? volumed_text(lines) : NULL;
+    FILE *f = open_memstream(&out->said, &size);
+    if (!f)
+        return err_set(e, ENOMEM, "check: out of memory");
+    fputs(text ? text : "", f);
+    int missing = rep.error < 0 && rep.error != -EBADMSG ? 0 : snapshots_missing(fd, c, tenant, f, e);
+    if (fclose(f) != 0 || missing < 0)
+        return missing < 0 ? missing : err_set(e, ENOMEM, "check: out of memory");
+    fputs(out->said, stdout);
     if (rep.error < 0 && rep.error != -EBADMSG)
         return err_set(e, -rep.error, "%s", rep.sentence);
     if (rep.error < 0 && rep.fsck.wrong == 0) /* a tenant whose key is damaged */
         printf("%s\n", rep.sentence);
-    printf("%llu artifacts, %llu packs, %llu chunks read: %llu things are wrong, %llu artifacts are "
-           "affected\n",
-           (unsigned long long)rep.fsck.artifacts, (unsigned long long)rep.fsck.packs,
-           (unsigned long long)rep.fsck.chunks, (unsigned long long)rep.fsck.wrong,
-           (unsigned long long)rep.fsck.affected);
-    return rep.error < 0;
-}
-
-/* ---- mending ---- */
-
-static char *read_text(int fd)
-{
-    off_t size = lseek(fd, 0, SEEK_END);
-    char *text = size < 0 ? NULL : calloc(1, (size_t)size + 1);
-    if (text && pread(fd, text, (size_t)size, 0) != size) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-/* Does `said` say "artifact ID is" of one of a snapshot's artifacts, FILE TENANT ID a line? */
-static bool is_affected(const char *said, char *artifacts)
-{
-    char *save = NULL, id[65], look[96];
-    for (char *line = strtok_r(artifacts, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        if (sscanf(line, "%*s %*s %64s", id) != 1)
-            continue;
-        snprintf(look, sizeof look, "artifact %s is ", id);
-        if (strstr(said, look))
-            return true;
-    }
-    return false;
-}
-
-/* By space-hostd, which knows what lies in the pool. */
-static void repair_snapshot(const char *artifacts)
-{
-    char state[PATH_MAX];
-    size_t n = strlen(artifacts) - strlen("artifacts");
-    snprintf(state, sizeof state, "%.*sstate", (int)n, artifacts);
-    AUTO_CLOSE int fd = open(state, O_WRONLY | O_TRUNC | O_CLOEXEC);
-    if (fd >= 0 && write(fd, "repair", 6) == 6)
-        printf("%.*s: mended\n", (int)n - 1, artifacts);
-    else
-        printf("%.*s: %s (the last line of `error` in the tree says more)\n", (int)n - 1, artifacts, strerror(errno));
-}
-
-static int repair(const struct config *c, int lines, struct err *e)
-{
-    char pattern[PATH_MAX], text[8192];
-    AUTO_FREE char *said = lines >= 0 ? read_text(lines) : NULL;
-    glob_t found = {0};
-    if (!said)
-        return err_set(e, EIO, "what is wrong was not said");
-    snprintf(pattern, sizeof pattern, "%s/snapshots/*/*/artifacts", c->mount);
-    if (glob(pattern, GLOB_NOSORT, NULL, &found) == GLOB_NOSPACE)
-        return err_set(e, ENOMEM, "look at all snapshots");
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        AUTO_CLOSE int fd = open(found.gl_pathv[i], O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-        if (n <= 0)
-            continue;
-        text[n] = 0;
-        if (is_affected(said, text))
-            repair_snapshot(found.gl_pathv[i]);
-    }
-    globfree(&found);
+    printf("%llu artifacts, %llu packs, %llu chunks read: %llu things are wrong, %llu artifacts are affected\n",
+           (unsigned long long)rep.fsck.artifacts + (unsigned)missing, (unsigned long long)rep.fsck.packs, (unsigned long long)rep.fsck.chunks,
+           (unsigned long long)rep.fsck.wrong + (unsigned)missing, (unsigned long long)rep.fsck.affected + (unsigned)missing);
+    out->wrong = rep.error < 0 || missing > 0;
     return 0;
 }
 
-static int check_and_repair(int fd, const char *tenant, uint32_t flags, const struct config *c, struct err *e)
+static int check_and_repair(int fd, const char *tenant, uint32_t flags, const struct config *c, struct findings *f, struct err *e)
 {
-    AUTO_CLOSE int lines = -1;
-    int wrong = check(fd, tenant, flags, &lines, e);
-    int rc = wrong > 0 ? repair(c, lines, e) : 0;
-    if (wrong <= 0 || rc < 0)
-        return wrong <= 0 ? wrong : rc;
-    return check(fd, tenant, flags | VOLUMED_MEND, NULL, e) > 0 ? check(fd, tenant, flags, NULL, e) : 0;
+    int rc = check(fd, tenant, flags, c, f, e);
+    if (rc < 0 || !f->wrong)
+        return rc;
+    rc = snapshots_repair(c, f->said, e);
+    free(f->said);
+    f->said = NULL;
+    if (rc == 0)
+        rc = check(fd, tenant, flags | VOLUMED_MEND, c, f, e);
+    if (rc < 0 || !f->wrong)
+        return rc;
+    free(f->said);
+    return check(fd, tenant, flags, c, f, e);
 }
 
 static int run(const struct command *self, const struct tree *t, const struct args *a,
@@ -181,14 +125,18 @@ static int run(const struct command *self, const struct tree *t, const struct ar
     if (rc == 0 && args_value(a, OPT_COLLECT))
         rc = collect(fd, tenant, e);
     struct config config;
+    struct findings f = {0};
     uint32_t flags = args_value(a, OPT_READ_ALL) ? VOLUMED_READ_ALL : 0;
-    bool mend = args_value(a, OPT_REPAIR);
-    if (rc == 0 && mend)
+    if (rc == 0)
         rc = volumed_config(args_value(a, OPT_CONFIG), &config, e);
-    int wrong = rc < 0 ? rc : mend ? check_and_repair(fd, tenant, flags, &config, e) : check(fd, tenant, flags, NULL, e);
-    if (wrong == 0 && volumed_ask(fd, VOLUMED_STAT, tenant, 0, &rep, NULL, e) == 0 && rep.error == 0)
+    if (rc == 0)
+        rc = args_value(a, OPT_REPAIR) ? check_and_repair(fd, tenant, flags, &config, &f, e) : check(fd, tenant, flags, &config, &f, e);
+    free(f.said);
+    if (rc < 0)
+        return rc;
+    if (!f.wrong && volumed_ask(fd, VOLUMED_STAT, tenant, 0, &rep, NULL, e) == 0 && rep.error == 0)
         print_stat(&rep);
-    return wrong > 0 ? EXIT_FAILED : wrong;
+    return f.wrong ? EXIT_FAILED : 0;
 }
 
 const struct command command_fsck = {

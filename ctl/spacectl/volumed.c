@@ -63,6 +63,17 @@ int volumed_ask(int fd, uint32_t op, const char *tenant, uint32_t flags, struct 
     return 0;
 }
 
+char *volumed_text(int fd)
+{
+    off_t size = lseek(fd, 0, SEEK_END);
+    char *text = size < 0 ? NULL : calloc(1, (size_t)size + 1);
+    if (text && pread(fd, text, (size_t)size, 0) != size) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
 int volumed_config(const char *config_path, struct config *out, struct err *e)
 {
     const char *env = getenv("SPACE_CONFIG");

@@ -20,4 +20,7 @@ int volumed_open(const char *config_path, struct volumed_reply *ret_hello, struc
  * along, the caller's. -errno with a sentence. */
 int volumed_ask(int fd, uint32_t op, const char *tenant, uint32_t flags, struct volumed_reply *rep, int *file, struct err *e);
 
+/* All of such a file as text, malloc'ed. NULL: it cannot be read. */
+char *volumed_text(int fd);
+
 #endif

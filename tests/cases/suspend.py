@@ -275,8 +275,12 @@ def what_is_damaged_in_the_store_is_mended_from_the_pool():
     spacectl("fsck", "--read-all", "--repair", "--tenant", "templates", timeout=120)
     checked = spacectl("fsck", "--read-all", "--tenant", "templates")  # what a template of an earlier test had in that pack is nowhere else
     eq(False, f"artifact {found['True disk.raw'][1]} is affected" in checked.stdout, checked.stdout)
-    spoil(objects("False meta", "manifests")[0], "gone")  # nothing in the store says that it was there
-    write("repair", "snapshots", b.name, name, "state")
+    spoil(objects("False meta", "manifests")[0], "gone")  # nothing in the store says that it was there: its snapshot does
+    checked = spacectl("fsck", "--tenant", "u0")
+    eq(1, checked.returncode, checked.stdout + checked.stderr)
+    has(f"artifact {found['False meta'][1]} is missing: {path('snapshots', b.name, name)} needs it", checked.stdout, "what fsck says")
+    mended = spacectl("fsck", "--repair", "--tenant", "u0", timeout=120)
+    eq(0, mended.returncode, mended.stdout + mended.stderr)
     remove_object(b, name)
     is_whole(b.touch())
     spoil(objects("False disk.raw", "manifests")[0], "flipped")
