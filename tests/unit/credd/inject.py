@@ -29,7 +29,7 @@ OTHER = "45.46.47.11"
 NAMES = ["api.test", "basic.test", "query.test", "key.test", "plain.test", "late.test", "x.wild.test", "few.test", "old.test", "big.test", "cookie.test"]
 TOKEN = b"tok-" + secrets.token_hex(16).encode()
 ECHO = """
-worker_processes 1; pid nginx.pid; error_log nginx.log; daemon off; user root;
+master_process off; pid nginx.pid; error_log nginx.log; daemon off; user root;
 events { worker_connections 512; }
 http {
   access_log off; client_max_body_size 0; gzip off; keepalive_timeout 600; keepalive_requests 1000000; large_client_header_buffers 8 64k;
