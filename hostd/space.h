@@ -80,7 +80,7 @@ struct space {
     bool measuring;
     struct {
         uint64_t ready, slot, new_, boot; /* loads by where their machine came from */
-        uint64_t captures, pause_usec, deleted;
+        uint64_t captures, pause_usec, deleted, store_deleted, store_replaced;
     } counts;                  /* since the start, for metrics */
     struct trust *trust; /* what guests are told to trust: hostd/credential/trust.c */
     struct credentials *credentials; /* what space-credd keeps: hostd/credential */

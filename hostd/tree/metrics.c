@@ -66,6 +66,8 @@ static void add_node(const struct space *s, struct text *t)
     counter(t, "space_capture_pause_usec_total", "How long their sources stood still, in microseconds.", s->counts.pause_usec);
     gauge(t, "space_deletes_queued", "Disks that wait for their removal.", s->doomed_count);
     counter(t, "space_deletes_total", "Disks removed.", s->counts.deleted);
+    counter(t, "space_store_deleted_bytes_total", "Garbage that this node removed from the object store.", s->counts.store_deleted);
+    counter(t, "space_store_condemnations_replaced_total", "Damaged lists of garbage in the object store that were replaced.", s->counts.store_replaced);
     gauge(t, "space_operations", "Operations on sandboxes under way.", s->operations);
     gauge(t, "space_storage_bytes", "Size of the pool's file system.", s->pool_size);
     gauge(t, "space_storage_free_bytes", "Free bytes of it.", s->pool_free);

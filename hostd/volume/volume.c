@@ -503,11 +503,15 @@ static void forget(struct volume *v, struct artifact *a)
 static void collect(struct volume *v)
 {
     struct volumed_request req = {.op = VOLUMED_GC};
+    struct volumed_reply rep = {0};
     struct err e = {0};
     uint64_t now = uv_now(v->space->loop);
     if (now < v->collect || !(v->garbage || now >= v->collect + DAILY_MSEC))
         return;
-    if (volumed_run(v->space->co, v->conn, &req, NULL, 0, NULL, NULL, NULL, NULL, &e) < 0)
+    int rc = volumed_run(v->space->co, v->conn, &req, NULL, 0, NULL, NULL, &rep, NULL, &e);
+    v->space->counts.store_deleted += rep.gc.deleted_bytes;
+    v->space->counts.store_replaced += rep.gc.replaced;
+    if (rc < 0)
         log_warn("the object store was not cleared of what nobody needs: %s", e.msg);
     else
         v->garbage = false;

@@ -225,6 +225,8 @@ static int op_gc(struct job *j)
     int rc = each_tenant(j, collect_one);
     if (rc == 0)
         rc = backend_run_co(s->co, s->backend, &(struct backend_request){.verb = BACKEND_SWEEP, .older = s->stale_s}, NULL, &j->err);
+    j->rep.gc.replaced = s->replaced;
+    s->replaced = 0;
     task_pool_give(&j->server->collecting);
     return rc;
 }

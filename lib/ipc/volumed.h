@@ -139,6 +139,7 @@ struct volumed_reply {
             uint64_t artifacts, packs, stored_bytes;    /* that are there and used */
             uint64_t condemned_packs, deleted_packs, deleted_bytes, deleted_others;
             uint64_t waiting; /* uploads that were older than what was condemned: the rest is for a later run */
+            uint64_t replaced; /* condemnations that could not be read, by whatever met them since the last answer */
         } gc;
         struct {
             uint64_t artifacts, packs, chunks, read_bytes, wrong, affected;

@@ -287,6 +287,7 @@ int gc_replace_condemned(struct session *x, const struct object_id *id, struct e
     rc = condemn_all(x, &count, e);
     if (rc == 0)
         rc = store_delete(x->store, x->tenant->name, OBJECT_CONDEMNED, id, e);
+    x->store->replaced += rc == 0;
     if (rc == 0)
         log_warn("%s cannot be read: all %zu packs of the tenant are condemned in its place, and uploads store again what they need of them",
                  store_name(name, x->tenant->name, OBJECT_CONDEMNED, id), count);

@@ -44,6 +44,7 @@ struct store {
     struct task_pool packs, uploads, small_uploads, downloads, fills, requests;
     uint64_t hurried;     /* uv_now when a guest last waited for something of a fill, or one began */
     unsigned fill_groups; /* that are being read, of those nobody asked for */
+    uint64_t replaced; /* condemnations, since that was told */
     unsigned background; /* coroutines and requests that nobody waits for; store_finish needs 0 */
     struct hmap tenants;
     pthread_mutex_t lock; /* of codecs */

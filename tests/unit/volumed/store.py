@@ -626,8 +626,7 @@ def a_condemnation_that_cannot_be_read_is_replaced(s):
         (name,) = s.daemon.objects(f"{tenant}/condemned/")
         os.truncate(f"{s.daemon.store}/{name}", 100)
         assert name in fails(errno.EBADMSG, s.client.call, FSCK, tenant).answer.text
-        if meets == "collection":
-            s.client.call(GC, tenant)
+        told = s.client.call(GC, tenant).replaced if meets == "collection" else 0
         old = set(s.daemon.objects(f"{tenant}/packs/"))
         up = s.client.upload(tenant, c, path)
         assert up.new == 12 * MIB and up.reused == 0, f"a chunk that may be condemned was used: {up}"
@@ -635,7 +634,8 @@ def a_condemnation_that_cannot_be_read_is_replaced(s):
         assert name not in s.daemon.objects(f"{tenant}/condemned/"), "it is still there"
         assert s.client.call(FSCK, tenant, flags=READ_ALL).wrong == 0
         s.client.call(DELETE, tenant, b)
-        s.client.call(GC, tenant)
+        gc = s.client.call(GC, tenant)
+        assert told + gc.replaced == 1, (told, gc)
         assert not old & set(s.daemon.objects(f"{tenant}/packs/")), "packs without a user stay"
         assert not s.daemon.objects(f"{tenant}/condemned/"), s.daemon.objects(f"{tenant}/condemned/")
         out = s.path()
