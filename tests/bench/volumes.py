@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads of a disk image by space-volumed beside restic and borg, each to a local repository. Called by bench.py; needs no instance."""
+"""Uploads of a disk image by space-volumed beside restic and borg, each to a local repository. Called by bench.py; needs no instance. VOLUMES_GIB is the size of the image (default
+4), VOLUMES_FROM are the folders whose files are in it (default /usr/bin); with VOLUMES_ALONE, space-volumed only."""
 
 import os
 import random
@@ -15,7 +16,8 @@ from client import Daemon, ident  # noqa: E402
 from measure import MIB, note, ratio  # noqa: E402
 
 CHUNK = 65536
-DISK = 4 << 30
+DISK = int(os.environ.get("VOLUMES_GIB") or 4) << 30
+FROM = (os.environ.get("VOLUMES_FROM") or "/usr/bin").split()
 CHANGED = 100 * MIB
 
 
@@ -23,7 +25,9 @@ def make_disk(path):
     """A file system with real files, in a sparse image as guests have. Returns its bytes."""
     with open(path, "wb") as f:
         f.truncate(DISK)
-    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", "/usr/bin", path], check=True)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as tree:
+        subprocess.run(["cp", "-a", *FROM, tree], check=True)
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", tree, path], check=True)
     return os.stat(path).st_blocks * 512
 
 
@@ -105,7 +109,7 @@ def volumes():
         data = make_disk(disk)
         ratio("disk image: MiB that are no hole", data / MIB)
         ours, used = by_volumed(program, disk)
-        others = {
+        others = {} if os.environ.get("VOLUMES_ALONE") else {
             "restic": by_command(disk, 2, {"RESTIC_PASSWORD": "x", "RESTIC_REPOSITORY": f"{folder}/restic"}, ["restic", "init"],
                                  lambda _: ["restic", "backup", "--no-cache", disk]),
             "borg": by_command(disk, 3, {"BORG_PASSPHRASE": "x", "BORG_REPO": f"{folder}/borg", "BORG_BASE_DIR": f"{folder}/base"}, ["borg", "init", "-e", "repokey"],
