@@ -81,7 +81,9 @@ static void kill_machine(struct follow *f)
 void cluster_left(struct sandbox *sb)
 {
     struct err e = {0};
-    if (sb->row.object) { /* we were taken for dead */
+    if (sb->row.object && sandbox_state(sb) == SANDBOX_STOPPED) { /* its disk is in the store */
+        object_delete_later(sb->space, NODED_SANDBOX, (uint64_t)sb->row.object);
+    } else if (sb->row.object) { /* we were taken for dead */
         log_warn("sandbox %012" PRIx64 " was taken by another node: its machine here is ended", (uint64_t)sb->row.id);
         fill_stop(&sb->fill);
         guest_close(sb->guest);

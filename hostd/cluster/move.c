@@ -2,7 +2,8 @@
 // How a sandbox goes from one node to another. See cluster.h.
 //
 // Theory of operation. What moves is a row. In one transaction the sandbox, those of its snapshots that are durable, and their artifacts become the other node's;
-// snapshots that only the old node's pool has stay its. Taking (to this node, from whatever node) and handing over (from this node) are the same transaction. Who
+// snapshots that only the old node's pool has stay its. One that is stopped has a snapshot of its disk stored, and moves with that; it is `suspended` there until it has its
+// disk, and then stopped. Taking (to this node, from whatever node) and handing over (from this node) are the same transaction. Who
 // has the row then restores the sandbox as it restores any that is suspended; what the old node had of it in its pool goes when it hears of it.
 #include "hostd/cluster/cluster_impl.h"
 
@@ -96,7 +97,7 @@ static int find_head(const struct sandbox *sb, struct snapshot **out, struct err
                        name, (*out)->row.name);
     }
     if (ours)
-        return err_set(e, EBUSY, "sandbox '%s' is %s: only one that can be suspended moves", sb->row.name, state_name(sandbox_state(sb)));
+        return err_set(e, EBUSY, "sandbox '%s' is %s: only one that can be suspended, or is stopped, moves", sb->row.name, state_name(sandbox_state(sb)));
     if (suspended && state != NODE_IS_DEAD)
         return err_set(e, EBUSY, "node %s is at work on sandbox '%s'", name, sb->row.name);
     if (state == NODE_IS_UP)
@@ -130,10 +131,11 @@ static void move_row(const struct sandbox *sb, const struct snapshot *head, bool
 {
     *row = sb->row;
     row->node = to;
-    row->object = row->next_object = row->locked = 0;
+    row->object = row->next_object = row->locked = row->delta = 0;
     row->error[0] = 0;
-    row->desired = SANDBOX_RUNNING;
-    if (head->row.memory && !boot) {
+    bool stopped = sandbox_state(sb) == SANDBOX_STOPPED && sandbox_is_here(sb);
+    row->desired = stopped && !boot ? SANDBOX_STOPPED : SANDBOX_RUNNING;
+    if ((head->row.memory || stopped) && !boot) {
         row->state = SANDBOX_SUSPENDED;
         row->suspended = head->row.id;
     } else {
@@ -194,22 +196,28 @@ static void follow(struct sandbox *sb, const struct snapshot *head, int64_t from
         cluster_arrived(sb);
 }
 
-static int move(struct sandbox *sb, const struct node_entry *to, bool boot, struct snapshot **ret_head, struct err *e)
+/* `disk`: of one that is stopped here, stored; else NULL. */
+static int move(struct sandbox *sb, const struct node_entry *to, bool boot, struct snapshot *disk, struct err *e)
 {
     struct space *s = sb->space;
+    struct snapshot *head = disk;
     struct sandbox_row row;
     struct err ignored = {0};
     db_begin(s->db);
     cluster_sync(s);
     int64_t from = sb->row.node;
-    int rc = sb->gone || !sb->named ? err_set(e, ESTALE, "the sandbox is gone") : find_head(sb, ret_head, e);
+    int rc = sb->gone || !sb->named ? err_set(e, ESTALE, "the sandbox is gone") : 0;
+    if (rc == 0 && disk && (!sandbox_is_here(sb) || disk->gone))
+        rc = err_set(e, ESTALE, "sandbox '%s' was taken by another node, or its snapshot '%s' was removed", sb->row.name, disk->row.name);
+    if (rc == 0 && !disk)
+        rc = find_head(sb, &head, e);
     if (rc == 0 && !boot)
-        rc = check_fits(sb, *ret_head, to, e);
+        rc = check_fits(sb, head, to, e);
     if (rc == 0)
-        rc = move_rows(sb, *ret_head, boot, to->row.id, &row, e);
+        rc = move_rows(sb, head, boot, to->row.id, &row, e);
     int rc2 = db_commit(s->db, rc < 0 ? &ignored : e);
     if (rc == 0 && rc2 == 0)
-        follow(sb, *ret_head, from, &row);
+        follow(sb, head, from, &row);
     return rc < 0 ? rc : rc2;
 }
 
@@ -219,8 +227,7 @@ static void take(struct sandbox *sb, bool boot, struct waiter *w)
 {
     struct space *s = sb->space;
     struct err e = {0};
-    struct snapshot *head;
-    int rc = move(sb, cluster_node(s, s->node_id), boot, &head, &e);
+    int rc = move(sb, cluster_node(s, s->node_id), boot, NULL, &e);
     if (rc < 0) {
         if (w)
             w->done(w, rc, &e);
@@ -231,17 +238,17 @@ static void take(struct sandbox *sb, bool boot, struct waiter *w)
 
 /* ---- to another ---- */
 
-/* The other has it: until it runs there, or did not. */
-static int wait_for_other(struct sandbox *sb, int64_t to, struct err *e)
+/* The other has it: until it runs there, or is stopped if it was, or did not come to that. */
+static int wait_for_other(struct sandbox *sb, int64_t to, enum sandbox_state wanted, struct err *e)
 {
     struct space *s = sb->space;
     uint64_t until = uv_now(s->loop) + OTHER_MSEC;
     int rc = 0;
     while (rc == 0 && !sb->gone && sb->row.node == to && uv_now(s->loop) < until) {
         enum sandbox_state now = sandbox_state(sb);
-        if (now == SANDBOX_RUNNING)
+        if (now == wanted || now == SANDBOX_RUNNING)
             return 0;
-        if (sb->row.desired != SANDBOX_RUNNING || now == SANDBOX_STOPPED)
+        if ((enum sandbox_state)sb->row.desired != wanted || now == SANDBOX_STOPPED || (wanted == SANDBOX_STOPPED && sb->row.error[0]))
             return err_set(e, EIO, "node %s: %s", cluster_name(s, to), sb->row.error[0] ? sb->row.error : state_name(now));
         rc = wait_in_list(s->co, &sb->told, 1000);
         rc = rc == -ETIMEDOUT ? 0 : rc;
@@ -249,15 +256,36 @@ static int wait_for_other(struct sandbox *sb, int64_t to, struct err *e)
     return rc < 0 ? rc : err_set(e, ETIMEDOUT, "node %s has sandbox '%s', and has not restored it yet", cluster_name(s, to), sb->row.name);
 }
 
+/* What a stopped one is. Killed meanwhile, it is stopped as before, and has a snapshot more. */
+static int store_disk(struct sandbox *sb, struct snapshot **out, struct err *e)
+{
+    int rc = volume_check(sb->space, sb->row.owner, e);
+    if (rc == 0)
+        rc = volume_prepare(sb, e);
+    if (rc == 0)
+        rc = capture_present(sb, SANDBOX_STOPPED, "move", out, e);
+    if (rc < 0)
+        return rc;
+    (*out)->loads++;
+    return volume_uploaded(*out, e);
+}
+
 int cluster_move_run(struct sandbox *sb, int64_t to, bool boot, struct err *e)
 {
     struct space *s = sb->space;
     const struct node_entry *n = cluster_node(s, to);
-    struct snapshot *head;
-    int rc = sandbox_state(sb) == SANDBOX_RUNNING || sandbox_state(sb) == SANDBOX_PAUSED ? suspend_run(sb, e) : 0;
+    struct snapshot *disk = NULL;
+    bool stopped = sandbox_state(sb) == SANDBOX_STOPPED;
+    int rc = stopped ? store_disk(sb, &disk, e) : 0;
+    if (sandbox_state(sb) == SANDBOX_RUNNING || sandbox_state(sb) == SANDBOX_PAUSED)
+        rc = suspend_run(sb, e);
     if (rc == 0)
-        rc = move(sb, n, boot, &head, e);
-    return rc < 0 ? rc : wait_for_other(sb, to, e);
+        rc = move(sb, n, boot, disk, e);
+    if (disk) {
+        disk->loads--;
+        snapshot_unref(disk);
+    }
+    return rc < 0 ? rc : wait_for_other(sb, to, stopped && !boot ? SANDBOX_STOPPED : SANDBOX_RUNNING, e);
 }
 
 void cluster_move(struct sandbox *sb, const char *name, bool boot, struct waiter *w)

@@ -141,6 +141,8 @@ int load_stored(struct sandbox *sb, const struct snapshot *sn, bool arrives, str
 int capture_run(struct sandbox *sb, struct op *op, struct err *e);
 /* Of a machine that is paused: with its memory, for the snapshot of that id. */
 int capture_paused(struct sandbox *sb, struct capture *c, struct err *e);
+/* From an operation of the sandbox, which was in state `was`: all that it is, as the automatic snapshot auto-TIME-WHY-GENERATION. A reference to that; it may be gone again. */
+int capture_present(struct sandbox *sb, enum sandbox_state was, const char *why, struct snapshot **out, struct err *e);
 /* Copies what `ref` names into a new object; for a sandbox through its queue. */
 int capture_ref(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, struct capture *c, struct err *e);
 int capture_sandbox(struct space *s, struct sandbox *for_sandbox, const struct ref *ref, struct capture *c, struct err *e);
@@ -155,7 +157,7 @@ struct head snapshot_head(const struct snapshot *sn);
 /* Suspend and restore (suspend.c). On failure the sandbox is in a state that it may stay in, but after an abort. */
 int suspend_run(struct sandbox *sb, struct err *e);
 int restore_run(struct sandbox *sb, struct err *e);
-/* A suspended one gives its memory up: stopped, with the disk of that moment. */
+/* A suspended one gives its memory up, if it has any: stopped, with the disk of that moment. */
 int suspend_forget(struct sandbox *sb, struct err *e);
 /* One that was found suspending, suspended or restoring. 1: it is as if that had never been, running or paused, and to be recovered so. */
 int suspend_recover(struct sandbox *sb, struct op *op, struct err *e);
@@ -172,6 +174,8 @@ static inline bool suspend_fills(const struct sandbox *sb)
 {
     return sb->row.suspended && sb->row.object && (sandbox_state(sb) == SANDBOX_RUNNING || sandbox_state(sb) == SANDBOX_PAUSED);
 }
+/* Is there no memory in that? It was stopped, and comes from another node: it gets its disk, and is stopped again. */
+bool suspend_is_cold(const struct sandbox *sb);
 /* What it is suspended to, or is being; NULL: nothing. */
 struct snapshot *suspend_snapshot(const struct sandbox *sb);
 /* Deletes an object of space-noded's, in the background or before it returns. What cannot be deleted now (the pool may be too full even for that) is

@@ -286,16 +286,15 @@ void snapshot_set_head(struct snapshot *sn, const struct capture *c)
     sn->row.accel = c->head.memory ? sn->space->accel : 0;
 }
 
-/* The state before a roll back is kept: it can be undone. */
-static int keep_present(struct sandbox *sb, enum sandbox_state was, struct err *e)
+int capture_present(struct sandbox *sb, enum sandbox_state was, const char *why, struct snapshot **out, struct err *e)
 {
     struct snapshot *sn;
     char name[NAME_LEN_MAX + 1];
     time_t now = space_now() / 1000000000;
     struct tm tm;
     gmtime_r(&now, &tm);
-    size_t n = strftime(name, sizeof name, "auto-%Y%m%dT%H%M%SZ-before-", &tm);
-    snprintf(name + n, sizeof name - n, "%" PRId64, sb->row.generation + 1);
+    size_t n = strftime(name, sizeof name, "auto-%Y%m%dT%H%M%SZ-", &tm);
+    snprintf(name + n, sizeof name - n, "%s-%" PRId64, why, sb->row.generation + 1);
     int rc = snapshot_record(sb, name, true, &sn, e);
     if (rc < 0)
         return rc;
@@ -315,7 +314,20 @@ static int keep_present(struct sandbox *sb, enum sandbox_state was, struct err *
     }
     if (rc < 0 && !sn->gone)
         snapshot_forget(sn);
-    snapshot_unref(sn);
+    if (rc < 0)
+        snapshot_unref(sn);
+    else
+        *out = sn;
+    return rc;
+}
+
+/* The state before a roll back is kept: it can be undone. */
+static int keep_present(struct sandbox *sb, enum sandbox_state was, struct err *e)
+{
+    struct snapshot *sn;
+    int rc = capture_present(sb, was, "before", &sn, e);
+    if (rc == 0)
+        snapshot_unref(sn);
     return rc;
 }
 

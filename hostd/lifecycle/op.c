@@ -97,6 +97,11 @@ static int run_resume(struct sandbox *sb, struct err *e)
 static int run_start(struct sandbox *sb, struct err *e)
 {
     struct ref want;
+    if (suspend_holds(sb) && suspend_is_cold(sb)) {
+        int rc = suspend_forget(sb, e);
+        if (rc < 0)
+            return rc;
+    }
     if (suspend_holds(sb))
         return restore_run(sb, e);
     if (!sb->row.object) { /* it never got a disk: load what it was to be */
@@ -116,6 +121,8 @@ static int run_start(struct sandbox *sb, struct err *e)
 
 static int run_stop(struct sandbox *sb, struct err *e)
 {
+    if (sandbox_state(sb) == SANDBOX_SUSPENDED && suspend_is_cold(sb))
+        return suspend_forget(sb, e);
     if (sandbox_state(sb) == SANDBOX_SUSPENDED) {
         int rc = restore_run(sb, e); /* nor can one that is nowhere */
         if (rc < 0)
@@ -379,7 +386,7 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_LOAD: return load_run(sb, op, e);
     case OP_START: return run_start(sb, e);
     case OP_PAUSE: return run_pause(sb, e);
-    case OP_RESUME: return sandbox_state(sb) == SANDBOX_SUSPENDED ? restore_run(sb, e) : run_resume(sb, e);
+    case OP_RESUME: return sandbox_state(sb) == SANDBOX_SUSPENDED ? run_start(sb, e) : run_resume(sb, e);
     case OP_SUSPEND: return suspend_run(sb, e);
     case OP_STOP: return run_stop(sb, e);
     case OP_KILL: return run_kill(sb, e);

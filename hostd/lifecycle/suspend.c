@@ -9,7 +9,7 @@
 //   state       suspended  found after a kill of space-hostd
 //   suspending  0          nothing was captured: it is what it was (`desired`)
 //   suspending  snapshot   captured, if the snapshot is ready: the upload goes on; else as above
-//   suspended   snapshot   done; a machine or object that is left is removed
+//   suspended   snapshot   done; a machine or object that is left is removed. Without memory, and `desired` stopped: it came from another node, and gets its disk
 //   restoring   snapshot   not loaded: from the start
 //   restoring   0          loaded: it runs
 //   running     snapshot   loaded, but its disk or memory is still arriving (hostd/volume/fill.h); so, too, `paused`. Without its machine: suspended, as before
@@ -45,6 +45,12 @@ static struct noded_request vm_request(const struct sandbox *sb, enum noded_op o
 struct snapshot *suspend_snapshot(const struct sandbox *sb)
 {
     return sb->row.suspended ? snapshot_by_id(sb->space, (uint64_t)sb->row.suspended) : NULL;
+}
+
+bool suspend_is_cold(const struct sandbox *sb)
+{
+    const struct snapshot *sn = suspend_snapshot(sb);
+    return sn && !sn->row.memory;
 }
 
 /* ---- suspending ---- */
@@ -299,6 +305,7 @@ int suspend_forget(struct sandbox *sb, struct err *e)
         return err_set(e, EIO, "the snapshot that '%s' was suspended to is not known any more", sb->row.name);
     if (sandbox_state(sb) == SANDBOX_RESTORING)
         sandbox_set_state(sb, SANDBOX_SUSPENDED, "killed");
+    bool memory = sn->row.memory;
     int key = volume_key(sb->space, sb->row.owner, e);
     if (key < 0)
         return err_wrap(e, "keep the disk of '%s' alone", sb->row.name);
@@ -324,7 +331,7 @@ int suspend_forget(struct sandbox *sb, struct err *e)
     sb->row.object = (int64_t)c.id;
     sb->row.base = sb->row.base_kind = sb->row.suspended = 0;
     sb->row.desired = SANDBOX_STOPPED;
-    sandbox_set_state(sb, SANDBOX_STOPPED, "killed: its memory is given up");
+    sandbox_set_state(sb, SANDBOX_STOPPED, memory ? "killed: its memory is given up" : NULL);
     return 0;
 }
 
@@ -373,7 +380,9 @@ int suspend_recover(struct sandbox *sb, struct op *op, struct err *e)
     default: {
         sb->row.next_object = 0;
         int rc = free_machine(sb, e);
-        return rc == 0 && sb->row.desired == SANDBOX_RUNNING ? restore_run(sb, e) : rc; /* it came from another node, to go on */
+        if (rc == 0 && sb->row.desired == SANDBOX_STOPPED && suspend_is_cold(sb)) /* it came from another node: stopped, */
+            return suspend_forget(sb, e);
+        return rc == 0 && sb->row.desired == SANDBOX_RUNNING ? restore_run(sb, e) : rc; /* or to go on */
     }
     }
 }

@@ -169,6 +169,21 @@ def a_running_one_moves():
 
 
 @check
+def a_stopped_one_goes_as_its_disk():
+    still = Box()
+    still.out("echo still > /disk; sync")
+    still.verb("stop")
+    at = os.path.join(config()["pool"], "sandboxes", f"{rows('SELECT object FROM sandboxes WHERE id = ?', int(still.get('id'), 16))[0][0]:012x}")
+    eq(True, os.path.exists(at), "its disk is here")
+    still.set("node", other.name)
+    eq(("stopped", other.name, ""), tuple(other.get("sandboxes", still.name, what) for what in ("state", "node", "error")))
+    wait_until(lambda: not os.path.exists(at), 20, "its disk is gone here")
+    other.set("start", "sandboxes", still.name, "state")
+    eq("still", other.out(still, "cat /disk"), "its disk")
+    os.rmdir(other.path("sandboxes", still.name))
+
+
+@check
 def of_two_nodes_at_once_one_gets_it():
     for _ in range(2):
         box.verb("suspend")
