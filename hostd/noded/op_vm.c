@@ -444,13 +444,21 @@ static void list_one(void *user, uint64_t id, const char *state)
               slots_find(l->node->slots, id));
 }
 
-/* Reads names of this instance's domains; others on the host stay unseen. */
+static void list_held(void *user, uint64_t id)
+{
+    struct listing *l = user;
+    memfd_add(&l->text, "%012llx held %u\n", (unsigned long long)id, slots_find(l->node->slots, id));
+}
+
+/* Reads names of this instance's domains; others on the host stay unseen. Before them come all that
+ * hold a uid: one of which no other line follows has no domain. */
 int op_vm_list(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
                struct err *e)
 {
     (void)q, (void)rep;
     struct listing l = {.node = n};
     memfd_start(&l.text);
+    slots_each(n->slots, list_held, &l);
     int rc = vms_list(n->vms, list_one, &l, e);
     if (rc < 0) {
         memfd_drop(&l.text);
