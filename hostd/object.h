@@ -73,6 +73,7 @@ struct snapshot {
     struct keep_tier tier;
     bool store;             /* a tier wants it in the object store; after a failure not before (uv_now) */
     uint64_t store_again;
+    bool again;             /* its sandbox was removed before it was taken: reconciliation takes it */
     bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
     struct wait_list ready; /* waiting for it to leave `creating` */
 };

@@ -149,6 +149,13 @@ void sandbox_copy_commit(struct sandbox *sb, struct waiter *w)
         return;
     }
     sb->copy = COPY_COMMITTED;
+    int rc = sandbox_save(sb, &e); /* what is wanted, before anybody relies on it */
+    if (rc < 0) {
+        sb->copy = COPY_HELD; /* removed when it is given up */
+        if (w)
+            w->done(w, rc, &e);
+        return;
+    }
     op = op_new(OP_LOAD);
     op->ref = ref;
     op_submit(sb, op, false, w);
@@ -260,18 +267,34 @@ int snapshot_create(struct sandbox *sb, const char *name, struct snapshot **out,
     return 0;
 }
 
-/* Takes the place of the disk that mkdir took. */
-static void fill_snapshot(void *arg)
+/* Takes the place of what was captured for it before. */
+static void replace_snapshot(struct snapshot_work *w, bool with_memory)
 {
-    struct snapshot_work *w = arg;
     struct snapshot *sn = w->snapshot;
     struct noded_request remove = {.op = NODED_OBJECT_DELETE, .kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id};
     struct err e = {0};
     if (noded_call(sn->space, &remove, NULL, NULL, &e) < 0)
         snapshot_set_state(sn, ARTIFACT_FAILED, e.msg);
     else
-        snapshot_take(sn, &w->ref, true, &e);
+        snapshot_take(sn, &w->ref, with_memory, &e);
     snapshot_work_end(w);
+}
+
+/* A checkpoint, in place of the disk that mkdir took. */
+static void fill_snapshot(void *arg)
+{
+    replace_snapshot(arg, true);
+}
+
+static void retake_snapshot(void *arg)
+{
+    replace_snapshot(arg, false);
+}
+
+void snapshot_again(struct snapshot *sn, const struct sandbox *src)
+{
+    struct ref ref = {REF_SANDBOX, (uint64_t)src->row.id, (uint64_t)src->row.generation};
+    snapshot_spawn(sn, &ref, retake_snapshot);
 }
 
 /* mkdir's own capture is done: now the head's. */

@@ -110,8 +110,10 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w);
 /* The first one ends as soon as it can, with ECANCELED; also when it has not begun. */
 void op_abort(struct sandbox *sb);
 
+/* Whose end would be that of what `ref` names: of a sandbox itself, or of an automatic snapshot. May be NULL. */
+struct sandbox *source_of(const struct space *s, const struct ref *ref);
 /* Somebody was promised the state of the sandbox that `ref` names: should it be removed meanwhile, its machine and disk stay until source_release. A copy is
- * safe from then on, as `cp -r A B && rmdir A` has it. NULL when there is nothing to hold, which source_release takes. */
+ * safe from then on, as `cp -r A B && rmdir A` has it; also when space-hostd is killed in between. NULL when there is nothing to hold, which source_release takes. */
 struct sandbox *source_hold(struct space *s, const struct ref *ref);
 void source_release(struct sandbox *src);
 /* Its machine and disk go, whoever waits for them. */
@@ -123,6 +125,8 @@ struct op *op_new(enum op_kind kind);
 /* Steps, from an operation's coroutine. */
 int vm_boot(struct sandbox *sb, struct err *e);
 int vm_connect(struct sandbox *sb, bool fresh, struct err *e);
+/* The jobs that are captured are those that we are attached to: one that was paused when space-hostd was started has no guest yet. `paused`: it stays so. */
+int vm_find_guest(struct sandbox *sb, bool paused, struct err *e);
 /* Clock, identity and entropy: what a guest must be told before anyone uses it. */
 int vm_introduce(struct guest *g, const char *name, struct err *e);
 /* The guest's end is the sandbox's from now on. */
@@ -152,6 +156,8 @@ int capture_seal(struct space *s, const struct capture *c, struct err *e);
 int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e);
 /* Captures for that row, from a coroutine; whatever comes out, the row says so. */
 int snapshot_take(struct snapshot *sn, const struct ref *ref, bool with_memory, struct err *e);
+/* Takes the disk for a row that was recorded before space-hostd ended, of a sandbox that was removed, and is held. */
+void snapshot_again(struct snapshot *sn, const struct sandbox *src);
 void snapshot_set_head(struct snapshot *sn, const struct capture *c);
 struct head snapshot_head(const struct snapshot *sn);
 /* Suspend and restore (suspend.c). On failure the sandbox is in a state that it may stay in, but after an abort. */

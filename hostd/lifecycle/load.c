@@ -102,7 +102,15 @@ static int capture_here(struct sandbox *sb, enum sandbox_state was, struct captu
 {
     if (!sb->row.object)
         return err_set(e, ENOTCONN, "sandbox '%s' has no disk here: it is %s", sb->row.name, state_name(sandbox_state(sb)));
-    bool machine = c->with_memory && sb->guest && (was == SANDBOX_RUNNING || was == SANDBOX_PAUSED);
+    bool machine = c->with_memory && (was == SANDBOX_RUNNING || was == SANDBOX_PAUSED);
+    struct err lost = {0};
+    int found = machine ? vm_find_guest(sb, was == SANDBOX_PAUSED, &lost) : 0;
+    if (found == -ECANCELED)
+        return found;
+    if (found < 0) {
+        log_warn("sandbox %012" PRIx64 ": its disk alone is captured: %s", (uint64_t)sb->row.id, lost.msg);
+        machine = false;
+    }
     int rc = machine ? capture_machine(sb, was == SANDBOX_RUNNING, c, e) : capture_disk(sb, was == SANDBOX_RUNNING, c, e);
     struct snapshot *sn = rc == 0 && c->kind == NODED_SNAPSHOT ? snapshot_by_id(sb->space, c->id) : NULL; /* none: it is hidden, or removed */
     if (sn)
@@ -441,7 +449,7 @@ static int fork_live(struct sandbox *sb, const struct ref *ref, struct machine *
     struct machine *m = NULL;
     struct capture c = {.kind = NODED_SNAPSHOT, .id = space_new_id(), .with_memory = true};
     int rc = find_source(s, sb, ref, &src, e);
-    if (rc < 0 || !src->guest || (source_state(src) != SANDBOX_RUNNING && source_state(src) != SANDBOX_PAUSED))
+    if (rc < 0 || (source_state(src) != SANDBOX_RUNNING && source_state(src) != SANDBOX_PAUSED))
         return rc;
     struct head source = {.base_kind = (uint32_t)src->row.base_kind, .base = (uint64_t)src->row.base, .memory = (uint64_t)src->row.memory,
                           .vcpus = (uint32_t)src->row.vcpus, .disk = (uint64_t)src->row.disk};

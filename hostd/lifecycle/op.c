@@ -107,6 +107,9 @@ static int run_start(struct sandbox *sb, struct err *e)
     if (!sb->row.object) { /* it never got a disk: load what it was to be */
         if (ref_parse(sb->row.want, &want) < 0)
             return err_set(e, ENOENT, "sandbox '%s' has no disk and no head to load: write one to its head", sb->row.name);
+        if (want.kind == REF_SANDBOX) /* which is another by now */
+            return err_set(e, ESTALE, "'%s' was to be what another sandbox was when its head was written, and that was not captured: write a head to it, or remove it",
+                           sb->row.name);
         struct op load = {.kind = OP_LOAD, .ref = want, .boot = true}; /* what it failed with may have been the memory */
         return load_run(sb, &load, e);
     }
@@ -252,11 +255,13 @@ static int run_vm_lost(struct sandbox *sb, struct op *op, struct err *e)
 {
     struct err why = {0};
     struct noded_request req = {.op = NODED_VM_STATS, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
-    if (sb->space->going_down || (sandbox_state(sb) != SANDBOX_RUNNING && sandbox_state(sb) != SANDBOX_PAUSED) || op->object != sb->row.object)
+    if (sb->space->going_down || op->object != sb->row.object)
         return 0;
     bool broken = op->vm_exists && !sb->guest;
     if (!broken && noded_call(sb->space, &req, NULL, NULL, &why) != -ESRCH)
         return 0;
+    if (sandbox_state(sb) != SANDBOX_RUNNING && sandbox_state(sb) != SANDBOX_PAUSED)
+        return 0; /* it was no more, or is being removed */
     sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
     bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_FAILED, op->why); /* told first: libvirt may take seconds to clean up */
@@ -338,8 +343,9 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
         vm_kill(sb, e);
         sandbox_set_state(sb, SANDBOX_STOPPED, NULL);
         return 0;
-    default:
-        return 0; /* creating and rolling-back are loads, queued by reconcile */
+    case SANDBOX_STOPPED:
+    case SANDBOX_FAILED: return op->vm_exists ? vm_kill(sb, e) : 0;
+    default: return 0; /* creating and rolling-back are loads, queued by reconcile */
     }
 }
 
@@ -561,7 +567,7 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
 {
     struct op **p = &sb->ops;
     bool running = sb->runner;
-    if (op->kind == OP_LOAD && op->ref.id != (uint64_t)sb->row.id)
+    if (op->kind == OP_LOAD && source_of(sb->space, &op->ref) != sb)
         op->source = source_hold(sb->space, &op->ref);
     wait_done_all(&sb->hurry, 0, NULL);
     if (w)
@@ -582,10 +588,17 @@ void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w)
     start_next(sb);
 }
 
+struct sandbox *source_of(const struct space *s, const struct ref *ref)
+{
+    const struct snapshot *sn = ref->kind == REF_SNAPSHOT ? snapshot_by_id(s, ref->id) : NULL;
+    uint64_t id = ref->kind == REF_SANDBOX ? ref->id : sn && sn->row.automatic ? (uint64_t)sn->row.sandbox : 0;
+    return id ? sandbox_by_id(s, id) : NULL;
+}
+
 struct sandbox *source_hold(struct space *s, const struct ref *ref)
 {
-    struct sandbox *src = ref->kind == REF_SANDBOX ? sandbox_by_id(s, ref->id) : NULL;
-    if (!src || source_state(src) == SANDBOX_DESTROYING)
+    struct sandbox *src = source_of(s, ref);
+    if (!src || !sandbox_is_here(src) || source_state(src) == SANDBOX_DESTROYING)
         return NULL;
     src->sources++;
     return sandbox_ref(src);

@@ -18,9 +18,12 @@
 /* An object younger than this may belong to an operation that is not in the database we read. */
 #define ORPHAN_AGE_SEC 60
 
+#define INTERRUPTED "space-hostd ended while it was taken"
+
 struct domain {
     struct hmap_node node; /* by object id */
     bool running;
+    bool held; /* space-noded keeps a uid for it, and libvirt knows nothing of it: a start that failed while libvirt was away */
     uint32_t slot;
 };
 
@@ -46,22 +49,28 @@ static bool is_ours(const struct space *s, uint64_t object)
     return pool_has_object(s, object) || object == s->preparing || sandbox_by_object(s, object);
 }
 
-static int kill_domain(struct space *s, uint64_t object, const struct domain *d)
+/* By something of ours? What `slots` says may be about an orphan. */
+static bool slot_is_used(const struct space *s, uint32_t slot)
+{
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
+        const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
+        if (sb->slot_taken && sb->row.slot == slot)
+            return true;
+    }
+    return pool_has_slot(s, slot);
+}
+
+/* Most of all the machines of the pool of a space-hostd that ended. What was ours when they were listed may have gone, and its uid be another's, meanwhile. */
+static void kill_orphan(struct space *s, uint64_t object, const struct domain *d)
 {
     struct err e = {0};
     struct noded_request req = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = object};
     log_warn("domain of object %012" PRIx64 " belongs to no running sandbox: killed", object);
-    int rc = noded_call(s, &req, NULL, NULL, &e);
-    if (rc == 0)
+    if (noded_call(s, &req, NULL, NULL, &e) < 0)
+        return;
+    if (!slot_is_used(s, d->slot))
         s->slots[d->slot] = 0;
-    return rc;
-}
-
-/* Most of all the machines of the pool of a space-hostd that ended. */
-static void kill_orphan(struct space *s, uint64_t object, const struct domain *d)
-{
-    if (kill_domain(s, object, d) == 0)
-        object_delete_later(s, NODED_SANDBOX, object);
+    object_delete_later(s, NODED_SANDBOX, object);
 }
 
 static int read_domains(struct space *s, struct hmap *domains, struct err *e)
@@ -75,12 +84,15 @@ static int read_domains(struct space *s, struct hmap *domains, struct err *e)
         unsigned slot;
         if (sscanf(line, "%" SCNx64 " %15s %u", &id, state, &slot) != 3 || slot >= s->config.uid_count)
             continue;
-        struct domain *d = calloc(1, sizeof *d);
+        struct hmap_node *n = hmap_find(domains, id);
+        struct domain *d = n ? hmap_entry(n, struct domain, node) : calloc(1, sizeof *d);
         if (!d)
             abort();
         d->running = !strcmp(state, "running");
+        d->held = !strcmp(state, "held");
         d->slot = slot;
-        hmap_insert(domains, &d->node, id);
+        if (!n)
+            hmap_insert(domains, &d->node, id);
     }
     return 0;
 }
@@ -119,33 +131,103 @@ static void resume_load(struct sandbox *sb)
     op_submit(sb, op, false, NULL);
 }
 
+static const struct domain *domain_of(const struct sandbox *sb, const struct hmap *domains)
+{
+    struct hmap_node *n = hmap_find(domains, (uint64_t)sb->row.object);
+    const struct domain *d = n ? hmap_entry(n, struct domain, node) : NULL;
+    return d && !d->held ? d : NULL;
+}
+
+static void recover(struct sandbox *sb, const struct domain *d)
+{
+    struct op *op = op_new(OP_RECOVER);
+    op->vm_exists = d != NULL;
+    op->vm_running = d && d->running;
+    op_submit(sb, op, false, NULL);
+}
+
+/* Does what is queued decide itself what becomes of it? */
+static bool is_decided(const struct sandbox *sb)
+{
+    const struct op *op = sb->ops;
+    while (op && op->kind != OP_KILL && op->kind != OP_DESTROY && op->kind != OP_LOAD)
+        op = op->next;
+    return op;
+}
+
+/* What was asked of it since space-hostd started is done before; later looks leave one alone that an operation is at. */
 static void take_up(struct sandbox *sb, const struct domain *d)
 {
+    bool leave = (sb->runner || sb->ops) && !sb->found;
     sb->found = false;
-    if (!sandbox_is_here(sb))
+    if (!sandbox_is_here(sb) || leave)
         return;
-    if (sb->runner || sb->ops)
-        return; /* an operation is at it */
     if (d)
         adopt(sb, d);
     switch (sandbox_state(sb)) {
     case SANDBOX_CREATING:
-    case SANDBOX_ROLLING_BACK: resume_load(sb); break;
+    case SANDBOX_ROLLING_BACK:
+        if (sb->copy != COPY_HELD && !is_decided(sb))
+            resume_load(sb);
+        break;
     case SANDBOX_DESTROYING:
         sandbox_unname(sb);
-        sandbox_end(sb);
+        if (!sb->sources && !sb->ending)
+            sandbox_end(sb);
         break;
-    case SANDBOX_STOPPED:
-    case SANDBOX_FAILED:
-        if (d)
-            kill_domain(sb->space, (uint64_t)sb->row.object, d);
-        /* fall through */
-    default: { /* also where there is nothing to do: it serves who waits */
-        struct op *op = op_new(OP_RECOVER);
-        op->vm_exists = d != NULL;
-        op->vm_running = d && d->running;
-        op_submit(sb, op, false, NULL);
+    default: recover(sb, d); /* also where there is nothing to do: it serves who waits */
     }
+}
+
+/* ---- what was promised when space-hostd ended ---- */
+
+static bool loads(const struct sandbox *sb)
+{
+    return sandbox_is_here(sb) && (sandbox_state(sb) == SANDBOX_CREATING || sandbox_state(sb) == SANDBOX_ROLLING_BACK);
+}
+
+/* What it was is not in its row any more. */
+static enum sandbox_state removed_as(const struct sandbox *src, const struct domain *d)
+{
+    if (d)
+        return d->running ? SANDBOX_RUNNING : SANDBOX_PAUSED;
+    return src->row.suspended ? SANDBOX_SUSPENDED : SANDBOX_FAILED;
+}
+
+/* A removed one that somebody still gets the state of; NULL when there is no such, or its disk may not have arrived. */
+static struct sandbox *hold_removed(struct sandbox *src, const struct hmap *domains)
+{
+    if (!src || sandbox_state(src) != SANDBOX_DESTROYING || src->ending || !sandbox_is_here(src) || (src->row.suspended && src->row.object))
+        return NULL;
+    const struct domain *d = domain_of(src, domains);
+    if (src->sources++ == 0)
+        src->removed_as = removed_as(src, d);
+    take_up(src, d);
+    return sandbox_ref(src);
+}
+
+/* The source of a load that goes on. */
+static struct sandbox *hold_source(struct sandbox *sb, const struct hmap *domains)
+{
+    struct ref want;
+    struct sandbox *src = loads(sb) && ref_parse(sb->row.want, &want) == 0 ? source_of(sb->space, &want) : NULL;
+    return src == sb ? NULL : hold_removed(src, domains);
+}
+
+/* Snapshots of sandboxes that were removed before they were taken. */
+static void take_again(struct space *s, const struct hmap *domains)
+{
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
+        struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
+        if (!sn->again)
+            continue;
+        sn->again = false;
+        struct sandbox *src = hold_removed(sandbox_by_id(s, (uint64_t)sn->row.sandbox), domains);
+        if (src)
+            snapshot_again(sn, src);
+        else
+            snapshot_set_state(sn, ARTIFACT_FAILED, INTERRUPTED);
+        source_release(src);
     }
 }
 
@@ -214,8 +296,12 @@ void lifecycle_open(struct space *s)
 {
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
-        if (sn->row.state == ARTIFACT_CREATING && snapshot_is_here(sn))
-            snapshot_set_state(sn, ARTIFACT_FAILED, "space-hostd ended while it was taken");
+        if (sn->row.state != ARTIFACT_CREATING || !snapshot_is_here(sn))
+            continue;
+        const struct sandbox *sb = sandbox_by_id(s, (uint64_t)sn->row.sandbox);
+        sn->again = !sn->row.automatic && sb && sandbox_state(sb) == SANDBOX_DESTROYING; /* nobody could take it anew */
+        if (!sn->again)
+            snapshot_set_state(sn, ARTIFACT_FAILED, INTERRUPTED);
     }
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->templates, n));) {
         struct template *t = hmap_entry(n, struct template, by_id);
@@ -229,8 +315,11 @@ static void survey(struct space *s, const struct hmap *domains)
 {
     if (s->surveyed)
         return;
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(domains, n));)
-        s->slots[hmap_entry(n, struct domain, node)->slot] = 1;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(domains, n));) {
+        const struct domain *d = hmap_entry(n, struct domain, node);
+        if (!d->held || !is_ours(s, n->key)) /* what is ours gives it back when it starts */
+            s->slots[d->slot] = 1;
+    }
     s->surveyed = true;
     wait_done_all(&s->survey_waiters, 0, NULL);
 }
@@ -245,29 +334,49 @@ int survey_wait(struct space *s, struct err *e)
     return rc < 0 ? err_set(e, -rc, "looking at what runs on this host: %s", strerror(-rc)) : 0;
 }
 
+/* What they load from is found first. A removed source that one of them was promised stays until then. */
+static void take_up_all(struct space *s, const struct hmap *domains)
+{
+    size_t count;
+    struct sandbox **all = all_sandboxes(s, &count), **held = calloc(count + 1, sizeof *held);
+    bool *late = calloc(count + 1, sizeof *late);
+    if (!held || !late)
+        abort();
+    for (size_t i = 0; i < count; i++) {
+        held[i] = hold_source(all[i], domains);
+        late[i] = loads(all[i]);
+    }
+    for (size_t i = 0; i < 2 * count; i++) {
+        struct sandbox *sb = all[i % count];
+        if (late[i % count] == (i >= count) && !sb->gone)
+            take_up(sb, domain_of(sb, domains));
+    }
+    for (size_t i = 0; i < count; i++) {
+        source_release(held[i]);
+        sandbox_unref(all[i]);
+    }
+    free(late);
+    free(held);
+    free(all);
+}
+
 static void reconcile(void *arg)
 {
     struct space *s = arg;
     struct err e = {0};
     struct hmap domains = {0};
-    size_t count;
     static bool first = true; /* only this process's own start may take up what was interrupted */
     if (accel_wait(s, &e) < 0 || read_domains(s, &domains, &e) < 0) {
         log_error("reconciliation waits for space-noded: %s", e.msg);
         return; /* its next connection starts another */
     }
     survey(s, &domains);
-    if (first)
+    if (first) {
         volume_resume(s);
-    first = false;
-    struct sandbox **all = all_sandboxes(s, &count);
-    for (size_t i = 0; i < count; i++) {
-        struct hmap_node *n = hmap_find(&domains, (uint64_t)all[i]->row.object);
-        if (!all[i]->gone)
-            take_up(all[i], n ? hmap_entry(n, struct domain, node) : NULL);
-        sandbox_unref(all[i]);
+        take_again(s, &domains);
     }
-    free(all);
+    first = false;
+    take_up_all(s, &domains);
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&domains, n));) /* last: each takes its time, and sandboxes that run are waited for */
         if (!is_ours(s, n->key))
             kill_orphan(s, n->key, hmap_entry(n, struct domain, node));

@@ -155,21 +155,6 @@ static int suspended(struct sandbox *sb, struct snapshot *sn, uint64_t began, st
     return 0;
 }
 
-/* The jobs that are captured are those that we are attached to: a guest that was paused when space-hostd was started has none yet. */
-static int find_guest(struct sandbox *sb, struct err *e)
-{
-    struct noded_request go_on = vm_request(sb, NODED_VM_RESUME), pause = vm_request(sb, NODED_VM_PAUSE);
-    struct err ignored = {0};
-    if (sb->guest)
-        return 0;
-    int rc = noded_call(sb->space, &go_on, NULL, NULL, e);
-    if (rc == 0)
-        rc = vm_connect(sb, false, e);
-    if (sandbox_state(sb) == SANDBOX_PAUSED) /* found or not, it stands still again */
-        noded_call(sb->space, &pause, NULL, NULL, &ignored);
-    return rc;
-}
-
 int suspend_run(struct sandbox *sb, struct err *e)
 {
     bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
@@ -177,7 +162,7 @@ int suspend_run(struct sandbox *sb, struct err *e)
     uint64_t began = uv_hrtime();
     int rc = volume_check(sb->space, sb->row.owner, e);
     if (rc == 0)
-        rc = find_guest(sb, e);
+        rc = vm_find_guest(sb, !ran, e);
     if (rc < 0)
         return err_wrap(e, "suspend '%s'", sb->row.name);
     sandbox_set_state(sb, SANDBOX_SUSPENDING, NULL);

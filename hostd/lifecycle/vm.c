@@ -107,6 +107,26 @@ int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
     return 0;
 }
 
+int vm_find_guest(struct sandbox *sb, bool paused, struct err *e)
+{
+    struct noded_request go_on = vm_request(sb, NODED_VM_RESUME), pause = vm_request(sb, NODED_VM_PAUSE);
+    struct err ignored = {0};
+    if (sb->guest)
+        return 0;
+    int rc = noded_call(sb->space, &go_on, NULL, NULL, e);
+    bool asked = rc == 0;
+    for (int left = 2; asked && !sb->guest && rc != -ECANCELED && left > 0; left--) { /* what hangs on it is all of its memory */
+        rc = vm_connect(sb, false, e);
+        if (rc < 0) {
+            guest_close(sb->guest);
+            sb->guest = NULL;
+        }
+    }
+    if (paused) /* found or not, it stands still again */
+        noded_call(sb->space, &pause, NULL, NULL, &ignored);
+    return rc;
+}
+
 int vm_grow(struct sandbox *sb, bool running, struct err *e)
 {
     struct noded_request req = vm_request(sb, NODED_DISK_GROW);

@@ -69,12 +69,13 @@ static void discard(void *arg)
     struct err e = {0};
     struct noded_request end = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = m->object};
     struct noded_request remove = {.op = NODED_OBJECT_DELETE, .kind = NODED_SANDBOX, .id = m->object};
-    int rc = noded_call(s, &end, NULL, NULL, &e);
+    int ended = noded_call(s, &end, NULL, NULL, &e), rc = ended;
     if (rc == 0)
         rc = noded_call(s, &remove, NULL, NULL, &e);
     if (rc < 0)
         log_warn("machine %012" PRIx64 " is left to reconciliation: %s", m->object, e.msg);
-    machine_discharge(s, 0, true, m->slot);
+    if (ended == 0) /* else it keeps its uid, until that ends it */
+        machine_discharge(s, 0, true, m->slot);
     unlist(m);
     free(m);
 }

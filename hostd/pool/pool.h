@@ -90,6 +90,7 @@ void pool_kick(struct space *s);
 void pool_rest(struct space *s);
 /* Is the object a machine's? */
 bool pool_has_object(const struct space *s, uint64_t object);
+bool pool_has_slot(const struct space *s, uint32_t slot);
 /* The domain of `object` ended, says space-noded. False when no machine has it. */
 bool pool_vm_gone(struct space *s, uint64_t object);
 /* Its timer: refilling begins once the acceleration is known. */
