@@ -9,6 +9,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from lib import *
 
 
+WRITE = "while :; do date +%s%N > /mark; sync; sleep 0.2; done"
+
+
 def autos(box, kind=""):
     return sorted(name for name in os.listdir(path("snapshots", box.name)) if name.startswith("auto-") and name.endswith(kind))
 
@@ -31,7 +34,7 @@ def values_of_keep():
 @check
 def a_busy_one_is_kept_and_thinned():
     box = Box()
-    Job(box, "while :; do date +%s%N > /mark; sync; sleep 0.2; done")
+    Job(box, WRITE)
     box.set("keep", "disk every 2s for 8s")
     wait_until(lambda: len(autos(box, "-disk")) >= 3, 60, "three automatic snapshots")
     first = autos(box)[0]
@@ -66,6 +69,51 @@ def checkpoints_by_themselves():
     box.set("keep", "none")
     write(read("snapshots", box.name, name, "head"), "sandboxes", box.name, "head")
     eq("running", box.state, "state after a roll back to it")
+
+
+@check
+def after_a_week_of_downtime_one_is_taken():
+    box, other = Box(), Box()
+    for each in (box, other):
+        Job(each, WRITE)
+        each.set("keep", "disk every 1s for 30d")
+    wait_until(lambda: autos(box), 60, "an automatic snapshot")
+    box.set("keep", "disk every 1d for 30d")
+    wait_until(lambda: all(line("snapshots", box.name, n, "state") == "ready" for n in autos(box)), 30, "none is being taken")
+    before = set(autos(box))
+    with contextlib.closing(sqlite3.connect(os.path.join(config()["state"], "space.db"), timeout=20)) as db:
+        db.execute("UPDATE snapshots SET taken = taken - 604800 WHERE sandbox = ?", (int(box.get("id"), 16),))
+        db.commit()
+    daemon_back("hostd", kill_daemon("hostd"))
+    settled()
+    wait_until(lambda: set(autos(box)) - before, 60, "one after it")
+    seen = set(autos(other))
+    wait_until(lambda: len(set(autos(other)) - seen) >= 3, 60, "three of the other one meanwhile")
+    eq(1, len(set(autos(box)) - before), "snapshots for seven periods of downtime")
+    for each in (box, other):
+        each.remove()
+
+
+@check
+def one_that_is_read_stays_until_it_is_not():
+    box = Box()
+    Job(box, WRITE)
+    box.set("keep", "disk every 1s for 1s")
+
+    def hold():
+        for name in reversed(autos(box)):
+            with contextlib.suppress(OSError):  # it may be on its way out
+                return name, open(path("snapshots", box.name, name, "disk.raw"), "rb")
+        return None
+
+    name, held = wait_until(hold, 60, "an automatic snapshot that can be opened")
+    newer = wait_until(lambda: [n for n in autos(box) if n > name], 60, "a newer one")[0]
+    wait_until(lambda: newer not in autos(box), 60, "the newer one goes")
+    eq(True, name in autos(box), "the one that is read is there")
+    eq(b"\x53\xef", os.pread(held.fileno(), 2, 1080), "what is read of it")
+    held.close()
+    wait_until(lambda: name not in autos(box), 90, "it goes, once nobody reads it")
+    box.remove()
 
 
 @check
