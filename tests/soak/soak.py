@@ -6,7 +6,7 @@ come and expire, and all the while daemons are killed.
 
 At the end each holds a number that it was told to hold, as does each snapshot; every image passes e2fsck once its journal is replayed; and
 nothing is in the pool, in libvirt or beside the database that belongs to nothing. SEED=N repeats the operations and the moments of a run, as
-far as these depend on themselves; BOXES and LOOP_SECONDS make it larger.
+far as these depend on themselves; BOXES and LOOP_SECONDS make it larger (20 and 80, say, for three minutes).
 
 Theory of operation. Each worker has boxes of its own and does one thing after the other with them; another thread kills daemons. A box's number is
 written to a file and synced. What succeeded is `sure`; what failed may have been done or not: all numbers that may be there are kept, of the box
@@ -25,13 +25,13 @@ import leftovers
 from lib import *
 
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
-BOXES = int(os.environ.get("BOXES") or 20)
-LOOP_SECONDS = int(os.environ.get("LOOP_SECONDS") or 80)
-BOXES_LEAST, MAKE_SECONDS = 8, 45  # on a loaded machine
+BOXES = int(os.environ.get("BOXES") or 10)
+LOOP_SECONDS = int(os.environ.get("LOOP_SECONDS") or 15)
+BOXES_LEAST, MAKE_SECONDS = 6, 45  # on a loaded machine
 WORKERS = 3
 DONE_LEAST = 8  # operations that succeed, on a machine so loaded that nearly all of them meet the end of a daemon
 HANG_SECONDS = 150  # a cold boot on a loaded machine included
-STEADY = ("running", "paused", "stopped", "failed")
+STEADY = ("running", "paused", "stopped", "failed", "ready")
 # What may be answered while daemons die, or because an operation before was left undone.
 MAY_FAIL = (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ENOENT, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EEXIST,
             errno.EINVAL)
@@ -45,29 +45,24 @@ class Subject:
     def __init__(self, name, numbers):
         self.box = Box.known(name)
         self.numbers = set(numbers)  # what it may hold
-        self.source = None           # whose fork it was to be, if that failed
         self.snapshots = {}          # name: what that may hold
 
     def used(self):
         """Brings it to where its files can be reached."""
-        state = self.box.state
-        if state == "failed" and self.source:
-            self.numbers |= self.source.numbers  # it is made now, of what its source is now
-        if state in ("stopped", "failed"):
+        if self.box.state in ("stopped", "failed"):
             self.box.verb("start")
 
     def write(self, number):
         """Its number, and some more that moves blocks about."""
-        before = set(self.numbers)
-        self.numbers.add(number)
         self.used()
+        self.numbers |= {number, 0}  # 0: opening it empties it
         with open(self.box.root(NUMBER), "w") as f:
             f.write(f"{number}\n".ljust(4096))
             f.flush()
             os.fsync(f.fileno())
+        self.numbers = {number}
         with open(self.box.root(f"root/bulk-{number % 5}"), "wb") as f:
             f.write(random.Random(number).randbytes(number % 7 * 40_000))
-        self.numbers -= before - {number}
 
 
 class Worker(threading.Thread):
@@ -84,16 +79,35 @@ class Worker(threading.Thread):
     def op_write(self, s):
         s.write(self.number())
 
+    @contextlib.contextmanager
+    def settles(self, *parts):
+        """What is made within comes to rest before its source is changed, whatever becomes of the daemons: until then it may hold that, too."""
+        try:
+            yield
+        finally:
+            end = time.monotonic() + HANG_SECONDS
+            while time.monotonic() < end:
+                try:
+                    if line(*parts, "state") in STEADY:
+                        break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    pass
+                time.sleep(0.05)
+
     def op_snapshot(self, s):
         name = f"s{self.number()}"
         s.snapshots[name] = set(s.numbers)
-        os.mkdir(path("snapshots", s.box.name, name))
+        with self.settles("snapshots", s.box.name, name):
+            os.mkdir(path("snapshots", s.box.name, name))
 
     def op_checkpoint(self, s):
         name = f"c{self.number()}"
         s.snapshots[name] = set(s.numbers)
-        os.mkdir(path("snapshots", s.box.name, name))
-        write(s.box.get("head"), "snapshots", s.box.name, name, "head")
+        with self.settles("snapshots", s.box.name, name):
+            os.mkdir(path("snapshots", s.box.name, name))
+            write(s.box.get("head"), "snapshots", s.box.name, name, "head")
 
     def op_forget(self, s):
         if s.snapshots:
@@ -110,8 +124,9 @@ class Worker(threading.Thread):
         write(head, "sandboxes", s.box.name, "head")
         s.numbers = set(s.snapshots[name])
 
-    def fork(self, s):
-        """In place of another one, whose snapshots go on as those of a sandbox that is gone, or are removed before."""
+    def op_fork(self, s):
+        """In place of another one, whose snapshots go on as those of a sandbox that is gone, or are removed before. The state of `s` is taken when the head is
+        written, or when a hostd that was killed then has started again."""
         victim = self.dice.choice([v for v in self.subjects if v is not s])
         for name in sorted(victim.snapshots):
             with contextlib.suppress(OSError):
@@ -120,23 +135,10 @@ class Worker(threading.Thread):
         self.subjects.remove(victim)
         name = fresh_name()
         self.subjects.append(Subject(name, s.numbers | {0}))  # 0: a mkdir that got no further holds the template's, which has none
-        os.mkdir(path("sandboxes", name))
-        write(s.box.get("head"), "sandboxes", name, "head")
+        with self.settles("sandboxes", name):
+            os.mkdir(path("sandboxes", name))
+            write(s.box.get("head"), "sandboxes", name, "head")
         self.subjects[-1].numbers = set(s.numbers)
-
-    def op_fork(self, s):
-        """The state of `s` is taken when the head is written, or when a hostd that was killed then has started again: `s` waits for that."""
-        try:
-            self.fork(s)
-        except OSError:
-            new, end = self.subjects[-1], time.monotonic() + HANG_SECONDS
-            new.source = s
-            while time.monotonic() < end:
-                with contextlib.suppress(OSError):
-                    if not exists("sandboxes", new.box.name) or new.box.state in STEADY:
-                        break
-                time.sleep(0.1)
-            raise
 
     def op_pause(self, s):
         s.box.verb("pause")
