@@ -90,9 +90,9 @@ def qemu_pid(id):
 
 
 def listed(c):
-    """{id: (state, slot)}"""
+    """{id: (state, slot)} of the domains."""
     rows = (line.split() for line in c.call(VM_LIST).read().decode().splitlines())
-    return {int(id, 16): (state, int(slot)) for id, state, slot in rows}
+    return {int(id, 16): (state, int(slot)) for id, state, slot in rows if state != "held"}
 
 
 def owner(e, id):
