@@ -94,8 +94,8 @@ def matches(pattern, got, what="value"):
 
 
 def at_most(limit, got, what="value"):
-    """Times, of which `what` says so first (seconds, ms), are those of a build without sanitizers."""
-    limit *= SLOWER if re.match("(seconds|ms) ", what) else 1
+    """Times, of which `what` says so first (seconds, milliseconds, ms), are those of a build without sanitizers."""
+    limit *= SLOWER if re.match("(milli)?seconds |ms ", what) else 1
     if not got <= limit:
         fail(f"{what}: want at most {limit}, got {got}")
 
