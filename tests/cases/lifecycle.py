@@ -204,23 +204,27 @@ def stopped(box):
     box.verb("kill")
 
 
+def begin(box, state, value, file):
+    """Writes what leads to a state that passes by."""
+    with Events() as events:
+        write(value, "sandboxes", box.name, file, flags=os.O_NONBLOCK)
+        events.next(5, kind="state", name=box.name, state=state)
+
+
 def stopping(box):
     box.touch()
     Job(box, "trap : TERM; while :; do sleep 1; done")  # makes the shutdown take its three seconds
-    write("stop", "sandboxes", box.name, "state", flags=os.O_NONBLOCK)
-    box.wait_state("stopping", 5)
+    begin(box, "stopping", "stop", "state")
 
 
 def starting(box):
     stopped(box)
-    write("start", "sandboxes", box.name, "state", flags=os.O_NONBLOCK)
-    box.wait_state("starting", 5)
+    begin(box, "starting", "start", "state")
 
 
 def rolling_back(box):
     box.touch()
-    write(read("templates", "tiny", "head"), "sandboxes", box.name, "head", flags=os.O_NONBLOCK)
-    box.wait_state("rolling-back", 5)
+    begin(box, "rolling-back", read("templates", "tiny", "head"), "head")
 
 
 def power_off(box):
