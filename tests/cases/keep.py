@@ -71,6 +71,40 @@ def checkpoints_by_themselves():
     eq("running", box.state, "state after a roll back to it")
 
 
+def being_taken(box):
+    """Names of its automatic snapshots that are."""
+    out = []
+    for name in autos(box):
+        with contextlib.suppress(OSError):  # it may have gone
+            if line("snapshots", box.name, name, "state") == "creating":
+                out.append(name)
+    return out
+
+
+@check
+def one_that_hangs_delays_no_other():
+    """A mute guest is waited for for 5 s. Five times, for on a loaded machine the other one's may take as long."""
+    slow, other = Box(), Box()
+    Job(other, WRITE)
+    other.set("keep", "disk every 1s for 1h")
+    wait_until(lambda: autos(other), 60, "the first of the other one")
+    for _ in range(5):
+        slow.out("date +%s%N > /mark; sync")
+        pid = slow.mute()
+        slow.set("keep", "disk every 1s for 1h")
+        wait_until(lambda: being_taken(slow), 60, "one of the mute one begins")
+        before = set(autos(other)) - set(being_taken(other))
+        wait_until(lambda: not being_taken(slow), 60, "it ends")
+        meanwhile = set(autos(other)) - set(being_taken(other)) - before
+        slow.set("keep", "none")
+        wake(pid)
+        if len(meanwhile) > 1:  # one after the other there would be one
+            break
+    eq(True, len(meanwhile) > 1, f"those of the other one meanwhile, {meanwhile}, are more than one")
+    for box in (slow, other):
+        box.remove()
+
+
 @check
 def after_a_week_of_downtime_one_is_taken():
     box, other = Box(), Box()
