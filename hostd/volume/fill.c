@@ -147,12 +147,11 @@ static void goes_on(struct part *p)
     p->hungry = 0;
     bool said = p->failing || stalled; /* stalled perhaps before a start of space-hostd, whose error is still there */
     p->failing = p->revoked = p->stalled = false;
-    if (said && sb) {
+    if (said && sb && other->failing) {
+        say_why(other);
+    } else if (said && sb && !other->stalled) {
         sb->row.error[0] = 0;
-        if (other->failing)
-            say_why(other);
-        else
-            sandbox_save(sb, NULL);
+        sandbox_save(sb, NULL);
     }
     if (stalled && sb && !other->stalled && sandbox_state(sb) == SANDBOX_PAUSED)
         op_submit(sb, op_new(OP_RESUME), false, NULL);
