@@ -6,7 +6,10 @@
 // written. download_fetch does the same with the chunks of its range, before all that waits, and then waits for those that somebody else took. A chunk is taken
 // once, so nothing is written twice: who fetched a range may write to it from then on.
 //
-// A fill is a download into a file that others use at the same time. Its bits (ipc/fill.h) outlive this process and are the truth: a chunk whose bit is set is taken and
+// A fill is a download into a file that others use at the same time. Chunks of which little is stored come first: for what a guest may want next, as many chunks as can be
+// had in a given time; what it works with is among them rather than what it keeps.
+//
+// Its bits (ipc/fill.h) outlive this process and are the truth: a chunk whose bit is set is taken and
 // done from the start. A bit is set, by the thread that wrote the chunk or found that there is nothing to write, after that: whoever sees it may write to
 // the chunk, so no thread of an earlier download into the same file may be left when the next one begins (wait_turn).
 #include "hostd/volumed/store/download.h"
@@ -29,6 +32,7 @@
 #define BLOCK_BYTES   4096u
 #define FETCH_MAX     (1u << 20)
 #define PROGRESS_NSEC 250000000u
+#define SMALL_STORED  (32u << 10) /* as stored: half of a chunk */
 #define FILL_SEGMENTS 2u /* of a fill: what guests wait for comes in between */
 #define FILL_CACHE    16u /* segments that fetches look at */
 #define TURN_MSEC     10u
@@ -425,12 +429,12 @@ static int stand_back(const struct download *d)
 }
 
 /* Takes what nobody took of chunks [from, to) of the segment and starts to read it. Only what is read at once is taken: somebody in a hurry may come for the rest. */
-static int start_pieces(struct download *d, const struct segment *s, uint32_t from, uint32_t to, bool slot)
+static int start_pieces(struct download *d, const struct segment *s, uint32_t from, uint32_t to, bool slot, bool small)
 {
     uint32_t order[SEGMENT_CHUNKS], count = 0;
     uint64_t first = (uint64_t)s->number * SEGMENT_CHUNKS;
     for (uint32_t i = from; i < to; i++)
-        if (s->pieces[i].kind == PIECE_DATA && !bit(d->taken, first + i))
+        if (s->pieces[i].kind == PIECE_DATA && !bit(d->taken, first + i) && (!small || s->pieces[i].stored <= SMALL_STORED))
             order[count++] = i;
     qsort_r(order, count, sizeof *order, by_place, (void *)(uintptr_t)s->pieces);
     for (uint32_t i = 0, n; i < count && d->rc == 0; i += n) {
@@ -612,7 +616,18 @@ static int do_segment(void *user, size_t i, struct err *e)
     if (d->q->flags & DOWNLOAD_NO_CHUNKS)
         return 0;
     rc = do_local(d, s, 0, SEGMENT_CHUNKS, e);
-    return rc < 0 ? rc : start_pieces(d, s, 0, SEGMENT_CHUNKS, true);
+    return rc < 0 ? rc : start_pieces(d, s, 0, SEGMENT_CHUNKS, true, d->fill != NULL);
+}
+
+/* Of a fill, whose small chunks are there or on their way. */
+static int do_rest(void *user, size_t i, struct err *e)
+{
+    struct download *d = user;
+    AUTO_FREE struct segment *s = malloc(sizeof *s);
+    if (!s)
+        return err_set(e, ENOMEM, "out of memory");
+    int rc = d->rc < 0 ? d->rc : get_segment(d, &d->m.segments[i], s, e);
+    return rc < 0 || (d->q->flags & DOWNLOAD_NO_CHUNKS) ? rc : start_pieces(d, s, 0, SEGMENT_CHUNKS, true, false);
 }
 
 /* ---- fetches ---- */
@@ -639,7 +654,7 @@ static int fetch_segment(struct download *d, uint32_t number, uint64_t from, uin
     if (rc == 0)
         rc = do_local(d, s, a, z, e);
     if (rc == 0)
-        rc = start_pieces(d, s, a, z, false);
+        rc = start_pieces(d, s, a, z, false, false);
     struct fetch_wait w = {.next = d->waits, .event = {.sched = d->store->co}};
     d->waits = &w;
     for (uint32_t i = a; rc == 0 && i < z;) {
@@ -859,6 +874,8 @@ static int transfer(struct download *d, struct err *e)
         d->q->fetchable(d->q->user, d);
     d->rep->download.chunks = d->m.chunks;
     rc = task_each(d->store->co, d->m.segment_count, d->fill ? FILL_SEGMENTS : SEGMENTS, do_segment, d, &why);
+    if (rc == 0 && d->fill)
+        rc = task_each(d->store->co, d->m.segment_count, FILL_SEGMENTS, do_rest, d, &why);
     if (rc < 0 && !why.msg[0])
         err_set(&why, -rc, "%s", rc == -ECANCELED ? "cancelled" : strerror(-rc));
     if (rc < 0)
