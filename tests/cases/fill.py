@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# limit: 240
+# limit: 300
 """A disk and a memory that arrive while their sandbox runs: what is not there yet is waited for, whatever is killed, and nothing is lost when the store is gone."""
 import os
 import subprocess
@@ -226,7 +226,7 @@ def what_its_memory_lacks_pauses_it():
     remember(b)
     b.verb("suspend")
     of = rows("SELECT artifacts.name FROM artifacts, sandboxes WHERE artifacts.file = 2 AND artifacts.object = suspended AND sandboxes.name = ?", b.name)[0][0]
-    for pack, offset in ((pack, offset << 20) for offset in (9, 4, 12) for pack in middle(os.path.join(config()["store"], "u0", "packs", of))):
+    for pack, offset in ((pack, offset << 20) for offset in (9, 4, 12, 6, 14, 2) for pack in middle(os.path.join(config()["store"], "u0", "packs", of))):
         box()
         damaged = resumes_without(b, pack, offset)
         if damaged:
