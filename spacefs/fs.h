@@ -27,6 +27,14 @@ struct worker;
 #define FS_REQUESTS_MAX     14000u
 #define FS_REQUESTS_UID_MAX 4096u
 
+/* Directories that threads listed: of how many that is remembered. */
+#define LISTINGS_MAX 64u
+struct listing {
+    uint64_t path;  /* of the directory's qid */
+    uint64_t until; /* uv_now */
+    pid_t tid;
+};
+
 struct fs {
     struct config config;
     uv_loop_t *loop;
@@ -68,6 +76,8 @@ struct fs {
     struct copy *copies;
     unsigned copy_count;
     struct handle *sources; /* attributes that are open for reading */
+    struct listing listings[LISTINGS_MAX]; /* the last ones, in a ring */
+    unsigned listing_count;
 };
 
 #endif

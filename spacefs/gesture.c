@@ -7,6 +7,7 @@
 // directory as empty, and what it writes is collected:
 //
 //   mkdir X by a process P          record FRESH: P is known by its process id and start time (FUSE names a thread)
+//   P lists A                       remembered for a while: tells a copier whose threads share the work from threads that have nothing to do with each other
 //   P opens A/f for reading         the handle is put on the list of sources
 //   P looks up X/f, A/f being open  -> ENOENT. Nothing is held for it: a program may look without copying
 //   P creates X/f                   The first time: opens X/#copy, which makes hostd hold X: COLLECTING. Carried attributes (copy.c) are
@@ -38,6 +39,8 @@
 
 /* A close waits for its commit, unkillably, no longer than this. */
 #define FLUSH_WAIT_MSEC 100u
+/* A copier goes on to the first file of a directory that it listed sooner than this. */
+#define LISTED_MSEC 2000u
 
 /* --- who and what --- */
 
@@ -75,11 +78,33 @@ static bool is_opener(const struct handle *h, const struct proc_id *p)
     return h->opener.tgid ? proc_same(&h->opener, p) : proc_has_thread(p, h->opener_tid);
 }
 
-/* The open source `name` of another object that the maker of `c` holds. */
-static struct handle *held_source(const struct copy *c, const char *name)
+void gesture_listed(struct req *r)
+{
+    struct fs *fs = r->task.fs;
+    if (is_copyable(r->node))
+        fs->listings[fs->listing_count++ % LISTINGS_MAX] = (struct listing){r->node->qid_path, uv_now(fs->loop) + LISTED_MSEC, r->tid};
+}
+
+/* Has a thread of the process that made c->dir listed the directory `source` just now? */
+static bool has_listed(const struct copy *c, const struct node *source)
+{
+    for (unsigned i = 0; i < LISTINGS_MAX; i++) {
+        const struct listing *l = &c->fs->listings[i];
+        if (l->path == source->qid_path && uv_now(c->fs->loop) < l->until && proc_has_thread(&c->maker, l->tid))
+            return true;
+    }
+    return false;
+}
+
+/*
+ * The open source `name` of another object that the maker of `c` holds, when thread `tid` asks. What another thread holds is a source only for a program that
+ * listed the object's directory, as each does that copies it: many threads may each make an object from the `head` of the same one.
+ */
+static struct handle *held_source(const struct copy *c, const char *name, pid_t tid)
 {
     for (struct handle *h = c->fs->sources; h; h = h->next_source)
-        if (h->node->parent != c->dir && !strcmp(h->node->name, name) && is_opener(h, &c->maker))
+        if (h->node->parent != c->dir && !strcmp(h->node->name, name) && is_opener(h, &c->maker) &&
+            (h->opener_tid == tid || h->node->parent == c->source || has_listed(c, h->node->parent)))
             return h;
     return NULL;
 }
@@ -120,12 +145,12 @@ static void reply_name(struct req *r, const struct copy_name *n)
 bool gesture_lookup(struct req *r)
 {
     struct copy *c = r->task.fs->copies ? copy_find(r->task.fs, r->node) : NULL;
-    if (!c || (!copy_name_find(c, r->name) && !held_source(c, r->name)) || !is_asker(r, c))
+    if (!c || (!copy_name_find(c, r->name) && !held_source(c, r->name, r->tid)) || !is_asker(r, c))
         return false;
     copy_ref(c);
     int rc = copy_wait(&r->task, c, COPY_OPENING, 0); /* two threads of the copier may come at once */
     struct copy_name *n = rc == 0 ? copy_name_find(c, r->name) : NULL;
-    struct handle *source = rc == 0 && !n ? held_source(c, r->name) : NULL;
+    struct handle *source = rc == 0 && !n ? held_source(c, r->name, r->tid) : NULL;
     if (n && n->node->kind == NODE_SWALLOWED && c->state != COPY_COLLECTING)
         n = NULL; /* copied: P sees what is there really */
     bool mine = !c->ended && (n || (source && (c->state != COPY_FRESH || may_begin(c, source))));
@@ -302,7 +327,7 @@ static int create_carried(struct req *r, struct copy *c)
 bool gesture_create(struct req *r)
 {
     struct copy *c = r->task.fs->copies ? copy_find(r->task.fs, r->node) : NULL;
-    struct handle *source = c && c->state == COPY_FRESH ? held_source(c, r->name) : NULL;
+    struct handle *source = c && c->state == COPY_FRESH ? held_source(c, r->name, r->tid) : NULL;
     if (!c || (c->state == COPY_FRESH && !source) || copy_name_find(c, r->name) || !is_asker(r, c))
         return false;
     copy_ref(c);

@@ -13,6 +13,9 @@ void gesture_maker(struct req *r);
 /* After it: remembers that r->maker made `dir`. */
 void gesture_made(struct req *r, struct node *dir);
 
+/* r->node was opened to be listed. */
+void gesture_listed(struct req *r);
+
 /* A lookup of r->name in r->node: true when it was answered here. */
 bool gesture_lookup(struct req *r);
 

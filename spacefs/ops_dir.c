@@ -166,6 +166,7 @@ static void reply_opendir(struct req *r, struct opening *o)
         request_error(r, -ENOMEM);
         return;
     }
+    gesture_listed(r);
     fuse_req_t fuse = r->fuse;
     r->fuse = NULL;
     if (fuse_reply_open(fuse, &fi) == -ENOENT)

@@ -4,6 +4,7 @@
 """`cp -r A X` makes X from A, whatever copies, and is the same as `cat A/head > X/head`."""
 
 import os
+import queue
 import shutil
 import sys
 
@@ -250,6 +251,44 @@ def threads_are_one_process():
         thread.start()
         thread.join()
     came_from(line("sandboxes", a, "head"), x)
+
+
+def in_a_thread(function):
+    """Its value; the thread lives on."""
+    done = queue.Queue()
+    threading.Thread(target=lambda: (done.put(function()), threading.Event().wait()), daemon=True).start()
+    return done.get(timeout=30)
+
+
+@check
+def threads_that_make_sandboxes_from_the_same_head_do_not_meet():
+    a, x = source().name, fresh_name()
+
+    def makes():
+        in_a_thread(lambda: os.open(path("sandboxes", a, "head"), os.O_RDONLY))
+        os.mkdir(path("sandboxes", x))
+        write(line("sandboxes", a, "head"), "sandboxes", x, "head")
+
+    want = canonical(f"sandboxes/{a}")
+    eq(("value", None), Child(makes).answer(30))
+    came_from(want, x)
+    remove("sandboxes", x)
+
+
+@check
+def threads_that_share_the_work_of_a_copy_are_one_copier():
+    a, x = source().name, fresh_name()
+
+    def copies():
+        os.mkdir(path("sandboxes", x))
+        for name in in_a_thread(lambda: os.listdir(path("sandboxes", a))):
+            with open(in_a_thread(lambda: os.open(path("sandboxes", a, name), os.O_RDONLY))) as f, open(opener(x, name), "w") as into:
+                into.write(f.read())
+
+    want = canonical(f"sandboxes/{a}")
+    eq(("value", None), Child(copies).answer(30))
+    came_from(want, x)
+    remove("sandboxes", x)
 
 
 @check

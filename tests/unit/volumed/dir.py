@@ -43,7 +43,7 @@ def objects_are_put_and_got_back_in_ranges(_, tmp):
         b.ok("delete", "t/none/at/all")
         same("its folder is gone", ["t"], os.listdir(f"{tmp}/store"))
         same("and the other object is not", ["empty"], os.listdir(f"{tmp}/store/t"))
-        same("features", "1", b("features").text)
+        same("features", "3", b("features").text)
 
 
 @test

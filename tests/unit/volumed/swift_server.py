@@ -24,6 +24,7 @@ pipeline = catch_errors gatekeeper proxy-logging cache listing_formats s3api tem
 use = egg:swift#proxy
 allow_account_management = true
 account_autocreate = true
+error_suppression_limit = 1000000
 [filter:catch_errors]
 use = egg:swift#catch_errors
 [filter:gatekeeper]
@@ -109,7 +110,8 @@ class Swift:
         limit = time.monotonic() + 60
         while True:
             try:
-                if self.request("GET", "/")[0] == 200:
+                # each of the three behind the proxy begins to listen when it likes
+                if [self.request("PUT", "/ready")[0], self.request("PUT", "/ready/object", body=b"x")[0]] == [200, 200]:
                     return
             except (OSError, http.client.HTTPException):
                 pass
