@@ -28,16 +28,13 @@ struct found {
     size_t count;
 };
 
-static bool send_request(int fd, uint16_t type, uint16_t flags, uint8_t family,
-                         const struct inet_diag_sockid *id)
+static bool send_request(int fd, uint16_t type, uint16_t flags, uint8_t family, const struct inet_diag_sockid *id)
 {
     struct {
         struct nlmsghdr head;
         struct inet_diag_req_v2 body;
     } q = {
-        .head = {.nlmsg_len = sizeof q,
-                 .nlmsg_type = type,
-                 .nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags)},
+        .head = {.nlmsg_len = sizeof q, .nlmsg_type = type, .nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags)},
         .body = {.sdiag_family = family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = STATES},
     };
     if (id)
@@ -52,8 +49,7 @@ static bool is_inside(const struct inet_diag_msg *m)
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff}, one[16] = {[15] = 1};
     if (m->idiag_family == AF_INET)
         return to[0] == 127;
-    return memcmp(to, one, sizeof one) == 0 ||
-           (memcmp(to, mapped, sizeof mapped) == 0 && to[12] == 127);
+    return memcmp(to, one, sizeof one) == 0 || (memcmp(to, mapped, sizeof mapped) == 0 && to[12] == 127);
 }
 
 /* False at the end of the list. */

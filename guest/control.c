@@ -22,8 +22,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define QID_JOB_SHIFT                                                                              \
-    5 /* a job's qids are its id + 1, a port's its number, and the kind's number */
+#define QID_JOB_SHIFT 5 /* a job's qids are its id + 1, a port's its number, and the kind's number */
 
 enum kind {
     TOP,
@@ -154,9 +153,7 @@ static void write_signal(struct agent *a, struct node *n, struct p9_request *r)
     (void)a;
     if (d->len < sizeof text)
         memcpy(text, d->p, d->len);
-    reply_written(r, str_parse_u64(str_trim(text), 1000, &sig) < 0
-                         ? -EINVAL
-                         : job_signal(n->at.job, (int)sig));
+    reply_written(r, str_parse_u64(str_trim(text), 1000, &sig) < 0 ? -EINVAL : job_signal(n->at.job, (int)sig));
 }
 
 static void read_port(struct agent *a, struct node *n, struct p9_request *r)
@@ -223,8 +220,7 @@ static struct node *node_of(const struct p9_fid *f)
 static struct p9_qid qid_of(const struct place *p)
 {
     uint64_t number = p->kind >= JOB ? p->job->id + 1 : p->kind == TCP_PORT ? p->port : 0;
-    return (struct p9_qid){.type = S_ISDIR(kinds[p->kind].mode) ? P9_QTDIR : P9_QTFILE,
-                           .path = number << QID_JOB_SHIFT | p->kind};
+    return (struct p9_qid){.type = S_ISDIR(kinds[p->kind].mode) ? P9_QTDIR : P9_QTFILE, .path = number << QID_JOB_SHIFT | p->kind};
 }
 
 static struct node *node_new(const struct place *p)
@@ -335,8 +331,7 @@ static int check_open(const struct node *n, uint32_t flags)
     uint32_t access = flags & P9_ACCMODE;
     if (S_ISDIR(kinds[n->at.kind].mode))
         return access == P9_RDONLY ? 0 : EISDIR;
-    if ((access != P9_WRONLY && !kinds[n->at.kind].read) ||
-        (access != P9_RDONLY && !kinds[n->at.kind].write))
+    if ((access != P9_WRONLY && !kinds[n->at.kind].read) || (access != P9_RDONLY && !kinds[n->at.kind].write))
         return EACCES;
     return 0;
 }
@@ -403,8 +398,7 @@ static bool list_one(struct listing *l, enum kind kind, const struct job *j, uin
     char name[24];
     snprintf(name, sizeof name, "%" PRIu64, j ? j->id : 0);
     const struct place at = {.kind = kind, .job = (struct job *)(uintptr_t)j};
-    struct p9_dirent d = {
-        .qid = qid_of(&at), .offset = offset, .type = S_ISDIR(kinds[kind].mode) ? DT_DIR : DT_REG};
+    struct p9_dirent d = {.qid = qid_of(&at), .offset = offset, .type = S_ISDIR(kinds[kind].mode) ? DT_DIR : DT_REG};
     d.name = p9_str_of(kinds[kind].name ? kinds[kind].name : name);
     return p9_dirent_pack(l->buf, l->size, &l->len, &d) == 0;
 }
@@ -430,8 +424,7 @@ static void list(struct agent *a, const struct node *n, uint64_t offset, struct 
         return;
     }
     for (uint64_t k = offset + 1; k < KINDS; k++)
-        if (kinds[k].parent == n->at.kind && k != JOB && k != TCP_PORT &&
-            !list_one(l, (enum kind)k, n->at.job, k))
+        if (kinds[k].parent == n->at.kind && k != JOB && k != TCP_PORT && !list_one(l, (enum kind)k, n->at.job, k))
             return;
 }
 

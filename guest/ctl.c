@@ -140,10 +140,8 @@ static int parse_load(char *text, struct load *out)
     out->generation = strsep(&text, " ");
     out->seed = strsep(&text, " ");
     out->hostname = strsep(&text, " ");
-    if (!out->hostname || text || str_parse_u64(nsec, INT64_MAX, &out->nsec) < 0 ||
-        strlen(out->generation) != GENERATION_LEN ||
-        identity_from_hex(out->generation, bytes, sizeof bytes) < 0 ||
-        identity_from_hex(out->seed, bytes, sizeof bytes) < 0 ||
+    if (!out->hostname || text || str_parse_u64(nsec, INT64_MAX, &out->nsec) < 0 || strlen(out->generation) != GENERATION_LEN ||
+        identity_from_hex(out->generation, bytes, sizeof bytes) < 0 || identity_from_hex(out->seed, bytes, sizeof bytes) < 0 ||
         !identity_hostname_valid(out->hostname))
         return -EINVAL;
     return 0;
@@ -237,10 +235,9 @@ static const struct {
     int (*run)(struct command *c);
     int args;
 } commands[] = {
-    {"freeze", do_freeze, 1},   {"thaw", do_thaw, 0},         {"load", do_load, 1},
-    {"clock", do_clock, 1},     {"hostname", do_hostname, 1}, {"generation", do_generation, 1},
-    {"entropy", do_entropy, 1}, {"sync", do_sync, 0},         {"settle", do_settle, 0},
-    {"grow", do_grow, 0},       {"poweroff", do_poweroff, 0},
+    {"freeze", do_freeze, 1},         {"thaw", do_thaw, 0},       {"load", do_load, 1}, {"clock", do_clock, 1},   {"hostname", do_hostname, 1},
+    {"generation", do_generation, 1}, {"entropy", do_entropy, 1}, {"sync", do_sync, 0}, {"settle", do_settle, 0}, {"grow", do_grow, 0},
+    {"poweroff", do_poweroff, 0},
 };
 
 static int run(struct command *c)

@@ -42,8 +42,7 @@ static void drop(struct dial *d)
 
 static void rewatch(struct dial *d)
 {
-    uint32_t events =
-        (d->reading ? (uint32_t)EPOLLIN : 0) | (d->writing || d->opening ? (uint32_t)EPOLLOUT : 0);
+    uint32_t events = (d->reading ? (uint32_t)EPOLLIN : 0) | (d->writing || d->opening ? (uint32_t)EPOLLOUT : 0);
     if (d->watch.fd < 0)
         return;
     if (!events && d->watching)
@@ -92,13 +91,9 @@ static int try_place(struct dial *d)
 {
     int one = 1;
     int family = places[d->place];
-    struct sockaddr_in four = {.sin_family = AF_INET,
-                               .sin_port = htons(d->port),
-                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct sockaddr_in6 six = {
-        .sin6_family = AF_INET6, .sin6_port = htons(d->port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    const struct sockaddr *to =
-        family == AF_INET ? (const struct sockaddr *)&four : (const struct sockaddr *)&six;
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(d->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(d->port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const struct sockaddr *to = family == AF_INET ? (const struct sockaddr *)&four : (const struct sockaddr *)&six;
     d->watch.fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (d->watch.fd < 0)
         return errno;
@@ -221,8 +216,7 @@ static void write_cancel(struct p9_request *r)
 }
 
 /* May `r` wait at `place`? Else it is answered. */
-static bool may_wait(struct dial *d, struct p9_request **place, struct p9_request *r,
-                     void (*cancel)(struct p9_request *))
+static bool may_wait(struct dial *d, struct p9_request **place, struct p9_request *r, void (*cancel)(struct p9_request *))
 {
     if (d->watch.fd < 0 || *place) {
         p9_fail(r, d->watch.fd < 0 ? EBADF : EBUSY);
@@ -265,13 +259,7 @@ struct dial *dial_open(struct poll_loop *l, uint16_t port, struct p9_qid qid, st
         p9_fail(r, ENOMEM);
         return NULL;
     }
-    *d = (struct dial){.refs = 1,
-                       .loop = l,
-                       .watch = {-1, ready},
-                       .deadline.fire = too_late,
-                       .port = port,
-                       .qid = qid,
-                       .opening = r};
+    *d = (struct dial){.refs = 1, .loop = l, .watch = {-1, ready}, .deadline.fire = too_late, .port = port, .qid = qid, .opening = r};
     r->aux = d;
     r->cancel = open_cancel;
     poll_timer_start(l, &d->deadline, CONNECT_MSEC);

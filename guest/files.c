@@ -34,8 +34,7 @@ static int open_uevents(void)
 /* Only what it needs stays open: ends of jobs' pipes here would keep them from ending. */
 static void keep_two(const struct root *root)
 {
-    int tree = fcntl(root->tree, F_DUPFD_CLOEXEC, PROC_FD + 1),
-        proc = fcntl(root->proc, F_DUPFD_CLOEXEC, PROC_FD + 1);
+    int tree = fcntl(root->tree, F_DUPFD_CLOEXEC, PROC_FD + 1), proc = fcntl(root->proc, F_DUPFD_CLOEXEC, PROC_FD + 1);
     dup3(tree, TREE_FD, O_CLOEXEC);
     dup3(proc, PROC_FD, O_CLOEXEC);
     syscall(SYS_close_range, PROC_FD + 1, ~0u, 0);
@@ -57,8 +56,7 @@ static void serve(struct files_shared *shared)
         log_error("set up io_uring: %s", strerror(-rc));
         _exit(1);
     }
-    while ((rc = port_open(&port, &loop, FILES_PORT, files_backend(), files_backend_config(),
-                           &backend)) == -ENOENT)
+    while ((rc = port_open(&port, &loop, FILES_PORT, files_backend(), files_backend_config(), &backend)) == -ENOENT)
         if (recv(uevents, text, sizeof text, 0) < 0 && errno != ENOBUFS && errno != EINTR)
             break;
     if (rc < 0) {
@@ -72,8 +70,7 @@ static void serve(struct files_shared *shared)
 
 struct files_shared *files_share(void)
 {
-    void *p = mmap(NULL, sizeof(struct files_shared), PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, sizeof(struct files_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 

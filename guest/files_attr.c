@@ -22,8 +22,7 @@ static bool generation(const struct file *f, uint64_t *out)
         uint32_t words[32];
     } handle = {.h.handle_bytes = sizeof handle.words};
     int mount;
-    if (name_to_handle_at(f->path, "", &handle.h, &mount, AT_EMPTY_PATH) < 0 ||
-        handle.h.handle_type != 1 || handle.h.handle_bytes != 8)
+    if (name_to_handle_at(f->path, "", &handle.h, &mount, AT_EMPTY_PATH) < 0 || handle.h.handle_type != 1 || handle.h.handle_bytes != 8)
         return false;
     *out = handle.words[1];
     return true;
@@ -31,9 +30,7 @@ static bool generation(const struct file *f, uint64_t *out)
 
 static struct stat stat_of(const struct statx *x)
 {
-    return (struct stat){.st_ino = x->stx_ino,
-                         .st_mode = x->stx_mode,
-                         .st_mtim = {x->stx_mtime.tv_sec, x->stx_mtime.tv_nsec}};
+    return (struct stat){.st_ino = x->stx_ino, .st_mode = x->stx_mode, .st_mtim = {x->stx_mtime.tv_sec, x->stx_mtime.tv_nsec}};
 }
 
 void files_getattr(struct p9_request *r)
@@ -42,8 +39,7 @@ void files_getattr(struct p9_request *r)
     struct p9_msg m = {0};
     struct p9_Rgetattr *a = &m.Rgetattr;
     struct statx x;
-    if (statx(f->path, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
-              &x) < 0) {
+    if (statx(f->path, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &x) < 0) {
         p9_fail(r, errno);
         return;
     }
@@ -128,8 +124,7 @@ void files_setattr(struct p9_request *r)
         rc = set_owner(f, t);
     if (rc == 0 && (t->valid & P9_SETATTR_MODE))
         rc = set_mode(f, t->mode);
-    if (rc == 0 && (t->valid & (P9_SETATTR_ATIME | P9_SETATTR_MTIME | P9_SETATTR_ATIME_SET |
-                                P9_SETATTR_MTIME_SET)))
+    if (rc == 0 && (t->valid & (P9_SETATTR_ATIME | P9_SETATTR_MTIME | P9_SETATTR_ATIME_SET | P9_SETATTR_MTIME_SET)))
         rc = set_times(f, t);
     files_reply(r, rc);
 }

@@ -70,12 +70,8 @@ static int list(struct file *f, void *buf, size_t size, size_t *len)
     const struct entry *e;
     int rc = 0;
     while ((e = peek(f, &rc))) {
-        struct p9_dirent d = {
-            .offset = (uint64_t)e->off, .type = e->type, .name = p9_str_of(e->name)};
-        d.qid = (struct p9_qid){.type = e->type == DT_DIR   ? P9_QTDIR
-                                        : e->type == DT_LNK ? P9_QTSYMLINK
-                                                            : P9_QTFILE,
-                                .path = e->ino};
+        struct p9_dirent d = {.offset = (uint64_t)e->off, .type = e->type, .name = p9_str_of(e->name)};
+        d.qid = (struct p9_qid){.type = e->type == DT_DIR ? P9_QTDIR : e->type == DT_LNK ? P9_QTSYMLINK : P9_QTFILE, .path = e->ino};
         if (p9_dirent_pack(buf, size, len, &d) < 0)
             return *len ? 0 : -EINVAL; /* as getdents says of a buffer that is too small */
         f->dir->at += e->reclen;

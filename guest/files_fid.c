@@ -199,12 +199,10 @@ void files_lopen(struct p9_request *r)
 }
 
 /* What O_CREAT opened without O_EXCL may have been there before, as anything. */
-static int create(const struct file *dir, const char *name, const struct p9_Tlcreate *t,
-                  struct stat *st)
+static int create(const struct file *dir, const char *name, const struct p9_Tlcreate *t, struct stat *st)
 {
     setfsgid(t->gid);
-    int fd = openat(dir->path, name, real_flags(t->flags) | O_CREAT | O_NOFOLLOW, t->mode & 07777),
-        rc = -errno;
+    int fd = openat(dir->path, name, real_flags(t->flags) | O_CREAT | O_NOFOLLOW, t->mode & 07777), rc = -errno;
     setfsgid(0);
     if (fd < 0)
         return rc;

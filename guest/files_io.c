@@ -69,9 +69,7 @@ static void read_file(struct p9_request *r, int fd, size_t count, off_t offset)
         reply_copied(r, b->buf, pread(fd, b->buf, count, offset));
         return;
     }
-    uint8_t *owner = malloc(
-        2 * PAGE +
-        count); /* aligned_alloc finds no freed block of its own again: the heap would grow */
+    uint8_t *owner = malloc(2 * PAGE + count); /* aligned_alloc finds no freed block of its own again: the heap would grow */
     if (!owner) {
         p9_fail(r, ENOMEM);
         return;
@@ -165,9 +163,7 @@ void files_fsync(struct p9_request *r)
 
 enum files_sync files_sync_of(uint32_t flags)
 {
-    return (flags & P9_SYNC) == P9_SYNC ? FILES_SYNC_ALL
-           : flags & P9_DSYNC           ? FILES_SYNC_DATA
-                                        : FILES_SYNC_NONE;
+    return (flags & P9_SYNC) == P9_SYNC ? FILES_SYNC_ALL : flags & P9_DSYNC ? FILES_SYNC_DATA : FILES_SYNC_NONE;
 }
 
 /* The whole pages at the beginning of data that makes the file longer: how many bytes went, 0 for
@@ -176,8 +172,7 @@ static size_t write_extending(int fd, const uint8_t *data, size_t len, off_t off
 {
     struct stat st;
     len -= len % PAGE;
-    if (len < DIRECT_MIN || offset % PAGE || (uintptr_t)data % PAGE || fstat(fd, &st) < 0 ||
-        st.st_size > offset || (fcntl(fd, F_GETFL) & O_APPEND))
+    if (len < DIRECT_MIN || offset % PAGE || (uintptr_t)data % PAGE || fstat(fd, &st) < 0 || st.st_size > offset || (fcntl(fd, F_GETFL) & O_APPEND))
         return 0;
     ssize_t n = direct(fd, NULL, data, len, offset);
     return n > 0 ? (size_t)n : 0;
@@ -228,10 +223,7 @@ static int lock_range(uint8_t type, uint64_t start, uint64_t length, struct floc
     static const short types[] = {F_RDLCK, F_WRLCK, F_UNLCK};
     if (type >= sizeof types / sizeof *types || start > INT64_MAX || length > INT64_MAX - start)
         return -EINVAL;
-    *out = (struct flock){.l_type = types[type],
-                          .l_whence = SEEK_SET,
-                          .l_start = (off_t)start,
-                          .l_len = (off_t)length};
+    *out = (struct flock){.l_type = types[type], .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)length};
     return 0;
 }
 
@@ -267,9 +259,7 @@ void files_getlock(struct p9_request *r)
         p9_fail(r, -rc);
         return;
     }
-    m.Rgetlock.type = lock.l_type == F_RDLCK   ? P9_LOCK_RDLCK
-                      : lock.l_type == F_WRLCK ? P9_LOCK_WRLCK
-                                               : P9_LOCK_UNLCK;
+    m.Rgetlock.type = lock.l_type == F_RDLCK ? P9_LOCK_RDLCK : lock.l_type == F_WRLCK ? P9_LOCK_WRLCK : P9_LOCK_UNLCK;
     m.Rgetlock.start = (uint64_t)lock.l_start;
     m.Rgetlock.length = (uint64_t)lock.l_len;
     m.Rgetlock.proc_id = lock.l_pid > 0 ? (uint32_t)lock.l_pid : t->proc_id;

@@ -51,9 +51,7 @@ void files_mknod(struct p9_request *r)
         return;
     }
     setfsgid(t->gid);
-    int rc = mknodat(dir->path, name, t->mode & (S_IFMT | 07777), makedev(t->major, t->minor)) < 0
-                 ? -errno
-                 : 0;
+    int rc = mknodat(dir->path, name, t->mode & (S_IFMT | 07777), makedev(t->major, t->minor)) < 0 ? -errno : 0;
     setfsgid(0);
     if (rc == 0)
         rc = qid_at(dir, name, &m.Rmknod.qid);
@@ -91,10 +89,7 @@ void files_link_to(struct p9_request *r)
 {
     char name[P9_NAME_MAX + 1];
     files_name(r->t->Tlink.name, name);
-    files_reply(
-        r, linkat(files_of(r->fid)->path, "", files_of(r->dirfid)->path, name, AT_EMPTY_PATH) < 0
-               ? -errno
-               : 0);
+    files_reply(r, linkat(files_of(r->fid)->path, "", files_of(r->dirfid)->path, name, AT_EMPTY_PATH) < 0 ? -errno : 0);
 }
 
 void files_renameat(struct p9_request *r)
@@ -102,8 +97,7 @@ void files_renameat(struct p9_request *r)
     char from[P9_NAME_MAX + 1], to[P9_NAME_MAX + 1];
     files_name(r->t->Trenameat.oldname, from);
     files_name(r->t->Trenameat.newname, to);
-    files_reply(
-        r, renameat(files_of(r->fid)->path, from, files_of(r->dirfid)->path, to) < 0 ? -errno : 0);
+    files_reply(r, renameat(files_of(r->fid)->path, from, files_of(r->dirfid)->path, to) < 0 ? -errno : 0);
 }
 
 void files_unlinkat(struct p9_request *r)
@@ -115,6 +109,5 @@ void files_unlinkat(struct p9_request *r)
         return;
     }
     files_name(t->name, name);
-    files_reply(r, unlinkat(files_of(r->fid)->path, name, t->flags ? AT_REMOVEDIR : 0) < 0 ? -errno
-                                                                                           : 0);
+    files_reply(r, unlinkat(files_of(r->fid)->path, name, t->flags ? AT_REMOVEDIR : 0) < 0 ? -errno : 0);
 }

@@ -47,13 +47,11 @@ static ssize_t fetch(const struct file *f, const char *name, void *buf, size_t s
     int whence;
     if (p9_seek_parse(p9_str_of(name), &whence, &offset))
         return seek(f, whence, offset, buf, size);
-    ssize_t n = *name ? getxattr(files_link(f, link), name, buf, size)
-                      : listxattr(files_link(f, link), buf, size);
+    ssize_t n = *name ? getxattr(files_link(f, link), name, buf, size) : listxattr(files_link(f, link), buf, size);
     return n < 0 ? -errno : n;
 }
 
-static struct file *value_new(const struct file *of, const char *name, struct files_backend *b,
-                              ssize_t *size)
+static struct file *value_new(const struct file *of, const char *name, struct files_backend *b, ssize_t *size)
 {
     *size = fetch(of, name, b->buf, FILES_XATTR_MAX);
     if (*size < 0)
@@ -131,9 +129,7 @@ int files_xattr_commit(const struct file *f)
     if (x->have != x->size)
         return -EINVAL;
     files_link(f, link);
-    int rc = x->size == 0 && x->flags == XATTR_REPLACE
-                 ? removexattr(link, x->name)
-                 : setxattr(link, x->name, x->value, x->size, (int)x->flags);
+    int rc = x->size == 0 && x->flags == XATTR_REPLACE ? removexattr(link, x->name) : setxattr(link, x->name, x->value, x->size, (int)x->flags);
     return rc < 0 ? -errno : 0;
 }
 
@@ -141,8 +137,7 @@ void files_xattr_read(struct p9_request *r)
 {
     const struct files_xattr *x = files_of(r->fid)->xattr;
     struct p9_msg m = {0};
-    size_t at = r->t->Tread.offset < x->size ? (size_t)r->t->Tread.offset : x->size,
-           n = x->size - at;
+    size_t at = r->t->Tread.offset < x->size ? (size_t)r->t->Tread.offset : x->size, n = x->size - at;
     if (x->writing) {
         p9_fail(r, EBADF);
         return;

@@ -78,8 +78,7 @@ static void run_process(int sock, const struct root *root)
     root_protect(root);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
-    if (dup2(sock, STDIN_FILENO) < 0 || dup2(root->top, STDOUT_FILENO) < 0 ||
-        syscall(SYS_close_range, 3, ~0u, 0) < 0)
+    if (dup2(sock, STDIN_FILENO) < 0 || dup2(root->top, STDOUT_FILENO) < 0 || syscall(SYS_close_range, 3, ~0u, 0) < 0)
         _exit(1);
     thaw(STDOUT_FILENO); /* an earlier one may have died in between */
     serve(STDIN_FILENO, STDOUT_FILENO);
@@ -151,8 +150,7 @@ int freezer_start(struct freezer *f, struct poll_loop *l, const struct root *roo
 
 void freezer_stop(struct freezer *f)
 {
-    uint32_t command =
-        0; /* said aloud, as a helper's copy of our end would keep it from seeing the end of all */
+    uint32_t command = 0; /* said aloud, as a helper's copy of our end would keep it from seeing the end of all */
     if (f->watch.fd >= 0)
         (void)!send(f->watch.fd, &command, sizeof command, MSG_NOSIGNAL);
     hang_up(f);

@@ -85,8 +85,7 @@ int identity_set_machine_id(int fd, char *map, const char *hex)
         memcpy(map, text, IDENTITY_MACHINE_ID);
         return 0;
     }
-    if (pwrite(fd, text, IDENTITY_MACHINE_ID, 0) != IDENTITY_MACHINE_ID ||
-        ftruncate(fd, IDENTITY_MACHINE_ID) < 0)
+    if (pwrite(fd, text, IDENTITY_MACHINE_ID, 0) != IDENTITY_MACHINE_ID || ftruncate(fd, IDENTITY_MACHINE_ID) < 0)
         return -errno;
     return 0;
 }

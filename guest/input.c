@@ -116,8 +116,7 @@ static void write_cancel(struct p9_request *r)
 
 void input_write(struct input *in, struct p9_request *r)
 {
-    struct pending_write *w =
-        in->watch.fd >= 0 && (in->terminal || !in->eof) ? malloc(sizeof *w) : NULL;
+    struct pending_write *w = in->watch.fd >= 0 && (in->terminal || !in->eof) ? malloc(sizeof *w) : NULL;
     if (!w) {
         p9_fail(r, EPIPE);
         return;

@@ -61,8 +61,7 @@ void job_unref(struct job *j)
 void jobs_init(struct jobs *js, struct poll_loop *l, const struct root *root)
 {
     struct sysinfo info;
-    *js =
-        (struct jobs){.loop = l, .cgroup = root->cgroup, .pts = root->pts, .memory = root->memory};
+    *js = (struct jobs){.loop = l, .cgroup = root->cgroup, .pts = root->pts, .memory = root->memory};
     sysinfo(&info);
     js->rings.max = info.totalram * info.mem_unit / RINGS_SHARE;
     p9_link_init(&js->all);
@@ -322,12 +321,7 @@ static void spawn_cancel(struct p9_request *r)
 
 static void start(struct jobs *js, struct job *j, const struct spawn *s, const struct spawned *p)
 {
-    *j = (struct job){.jobs = js,
-                      .id = s->id,
-                      .pid = p->pid,
-                      .refs = 1,
-                      .terminal = s->terminal,
-                      .exec = {p->status, exec_ready}};
+    *j = (struct job){.jobs = js, .id = s->id, .pid = p->pid, .refs = 1, .terminal = s->terminal, .exec = {p->status, exec_ready}};
     p9_link_init(&j->waits);
     input_init(&j->input, js->loop, p->input, s->terminal);
     for (int i = 0; i < 2; i++) {

@@ -37,9 +37,8 @@ struct job {
     uint64_t mark[2]; /* once marked */
     struct stream output[2];
     struct input input;
-    struct p9_link waits; /* Treads of `wait` */
-    struct p9_request
-        *starter; /* the Twrite to be answered when exec went well or not; NULL when flushed */
+    struct p9_link waits;       /* Treads of `wait` */
+    struct p9_request *starter; /* the Twrite to be answered when exec went well or not; NULL when flushed */
     struct poll_watch exec;
 };
 

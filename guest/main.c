@@ -78,8 +78,7 @@ static void reap(struct agent *a)
             log_error("the file server ended (status %#x), it is started again", (unsigned)status);
             a->files = 0;
             ends_count(&a->files_ends);
-            poll_timer_start(&a->loop, &a->files_again,
-                             poll_now() - a->files_since < FILES_WELL_MSEC ? FILES_AGAIN_MSEC : 0);
+            poll_timer_start(&a->loop, &a->files_again, poll_now() - a->files_since < FILES_WELL_MSEC ? FILES_AGAIN_MSEC : 0);
         } else if (pid == a->freezer.pid) {
             log_error("the freezer ended (status %#x), it is started again", (unsigned)status);
             freezer_restart(&a->freezer);
@@ -147,9 +146,7 @@ static void uevent_ready(struct poll_watch *w, uint32_t events)
 static void watch_uevents(struct boot *b)
 {
     struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = 1};
-    b->uevents = (struct poll_watch){
-        socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT),
-        uevent_ready};
+    b->uevents = (struct poll_watch){socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT), uevent_ready};
     if (b->uevents.fd < 0 || bind(b->uevents.fd, (struct sockaddr *)&address, sizeof address) < 0)
         log_error("listen for uevents: %s", strerror(errno));
     else
@@ -187,8 +184,7 @@ static void set_limits(void)
  */
 static void calm_kernel(void)
 {
-    static const char *const knobs[] = {"/proc/sys/vm/compaction_proactiveness",
-                                        "/proc/sys/kernel/watchdog"};
+    static const char *const knobs[] = {"/proc/sys/vm/compaction_proactiveness", "/proc/sys/kernel/watchdog"};
     for (size_t i = 0; i < sizeof knobs / sizeof *knobs; i++) {
         int fd = open(knobs[i], O_WRONLY | O_CLOEXEC);
         if (fd < 0 || write(fd, "0", 1) != 1)
@@ -213,8 +209,7 @@ int main(void)
     struct agent *a = &boot.agent;
     struct err e = {0};
     if (getpid() != 1) {
-        fprintf(stderr, "space-daemon %s is PID 1 of a guest and does nothing else\n",
-                SPACE_VERSION);
+        fprintf(stderr, "space-daemon %s is PID 1 of a guest and does nothing else\n", SPACE_VERSION);
         return 1;
     }
     int rc = root_prepare(&e);

@@ -43,8 +43,7 @@ static void set_address(struct sockaddr *a, const char *text)
 /* Before it is up: no address of that kind appears, and no program waits for answers there. */
 static void without_ipv6(void)
 {
-    AUTO_CLOSE int fd =
-        open("/proc/sys/net/ipv6/conf/" INTERFACE "/disable_ipv6", O_WRONLY | O_CLOEXEC);
+    AUTO_CLOSE int fd = open("/proc/sys/net/ipv6/conf/" INTERFACE "/disable_ipv6", O_WRONLY | O_CLOEXEC);
     if (fd >= 0 && write(fd, "1", 1) < 0)
         return;
 }
@@ -61,8 +60,7 @@ static int set_route(int fd)
 /* Known from the start, and for good: the first connection after a load asks nobody. */
 static int set_neighbour(int fd)
 {
-    struct arpreq gateway = {
-        .arp_flags = ATF_PERM | ATF_COM, .arp_ha.sa_family = ARPHRD_ETHER, .arp_dev = INTERFACE};
+    struct arpreq gateway = {.arp_flags = ATF_PERM | ATF_COM, .arp_ha.sa_family = ARPHRD_ETHER, .arp_dev = INTERFACE};
     set_address(&gateway.arp_pa, GATEWAY);
     memcpy(gateway.arp_ha.sa_data, gateway_mac, sizeof gateway_mac);
     return ioctl(fd, SIOCSARP, &gateway) < 0 ? -errno : 0;
@@ -102,8 +100,7 @@ static bool resolver_works(void)
     bool works = false;
     FILE *f = fopen(RESOLVER, "re"); /* a link to what systemd would make leads nowhere */
     while (f && !works && fgets(line, sizeof line, f))
-        works = sscanf(line, " nameserver %63s", address) == 1 &&
-                inet_pton(AF_INET, address, &in) == 1 && ntohl(in.s_addr) >> 24 != 127 &&
+        works = sscanf(line, " nameserver %63s", address) == 1 && inet_pton(AF_INET, address, &in) == 1 && ntohl(in.s_addr) >> 24 != 127 &&
                 in.s_addr != 0;
     if (f)
         fclose(f);

@@ -70,8 +70,7 @@ static void want_output(struct port *p, bool blocked)
     if (p->out_blocked == blocked)
         return;
     p->out_blocked = blocked;
-    poll_watch_set(p->loop, &p->watch,
-                   EPOLLIN | EPOLLHUP | EPOLLET | (blocked ? (uint32_t)EPOLLOUT : 0));
+    poll_watch_set(p->loop, &p->watch, EPOLLIN | EPOLLHUP | EPOLLET | (blocked ? (uint32_t)EPOLLOUT : 0));
 }
 
 static void write_output(struct port *p)
@@ -264,8 +263,7 @@ static void feed(struct port *p, const char *buf, size_t len)
         char tail[PORT_PREAMBLE_LEN];
         memcpy(tail, p->tail, sizeof tail);
         end_session(p);
-        (void)find_preamble(p, tail, sizeof tail,
-                            &used); /* whole in what came before: answered then */
+        (void)find_preamble(p, tail, sizeof tail, &used); /* whole in what came before: answered then */
         if (p->matched == PORT_PREAMBLE_LEN)
             p->matched = 0;
     }
@@ -295,8 +293,7 @@ static bool gather(struct port *p, char *buf, size_t size, size_t *len)
     for (*len = 0; n > 0 && *len < size && !large;) {
         n = read(p->watch.fd, buf + *len, size - *len);
         *len += n > 0 ? (size_t)n : 0;
-        large = buf == p->in && p->server && !p->have && *len >= 4 &&
-                p9_peek_size((const uint8_t *)buf) >= P9_FRAMER_LARGE;
+        large = buf == p->in && p->server && !p->have && *len >= 4 && p9_peek_size((const uint8_t *)buf) >= P9_FRAMER_LARGE;
     }
     return n <= 0;
 }
@@ -336,8 +333,7 @@ static void read_input(struct port *p)
 
 static void port_turn(struct port *p)
 {
-    if (p->server &&
-        p9_server_input(p->server, "", 0) < 0) /* it may have died over what it had put aside */
+    if (p->server && p9_server_input(p->server, "", 0) < 0) /* it may have died over what it had put aside */
         end_session(p);
     write_output(p);
     read_input(p);
@@ -403,8 +399,8 @@ static void keep_buffers(void)
     mallopt(M_TRIM_THRESHOLD, 4 << 20);
 }
 
-int port_open(struct port *p, struct poll_loop *l, const char *name,
-              const struct p9_backend *backend, const struct p9_server_config *config, void *user)
+int port_open(struct port *p, struct poll_loop *l, const char *name, const struct p9_backend *backend, const struct p9_server_config *config,
+              void *user)
 {
     char path[300];
     int rc = find_port(name, path, sizeof path);

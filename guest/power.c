@@ -56,9 +56,7 @@ static void next(struct power *p)
         if (helper_start(p->loop, finish, NULL, off, NULL) < 0)
             finish(NULL);
         break;
-    case POWER_SYNC:
-        reboot(RB_POWER_OFF);
-        break;
+    case POWER_SYNC: reboot(RB_POWER_OFF); break;
     }
 }
 

@@ -25,10 +25,7 @@ char *report_info(struct agent *a)
             hex[len++] = *s;
     hex[len] = 0;
     uname(&u);
-    return asprintf(&text, "protocol 1\nagent %s\nkernel %s\nboot-id %s\n", SPACE_VERSION,
-                    u.release, hex) < 0
-               ? NULL
-               : text;
+    return asprintf(&text, "protocol 1\nagent %s\nkernel %s\nboot-id %s\n", SPACE_VERSION, u.release, hex) < 0 ? NULL : text;
 }
 
 /* All that ever ran in a job's cgroup: not the agent, not the kernel's threads. */
@@ -47,11 +44,9 @@ struct machine_time report_machine_time(const struct root *root)
     unsigned long long user, nice, system, idle, iowait, irq, softirq;
     uint64_t tick = 1000000 / (uint64_t)sysconf(_SC_CLK_TCK);
     if (pread(root->stat, line, sizeof line - 1, 0) <= 0 ||
-        sscanf(line, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
-               &iowait, &irq, &softirq) != 7)
+        sscanf(line, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait, &irq, &softirq) != 7)
         return (struct machine_time){0};
-    return (struct machine_time){(user + nice + system + irq + softirq) * tick,
-                                 (idle + iowait) * tick};
+    return (struct machine_time){(user + nice + system + irq + softirq) * tick, (idle + iowait) * tick};
 }
 
 /* Received and sent by all interfaces but the loopback. */
@@ -79,9 +74,8 @@ char *report_activity(struct agent *a)
     char *text = NULL;
     struct machine_time t = report_machine_time(&a->root);
     int n = asprintf(&text,
-                     "cpu_usec %" PRIu64 "\nbusy_usec %" PRIu64 "\nidle_usec %" PRIu64
-                     "\njobs %u\nhandles %u\nnet_bytes %" PRIu64 "\nuptime_msec %" PRIu64 "\n",
-                     jobs_usec(a), t.busy, t.idle, a->jobs.running, (unsigned)a->shared->handles,
-                     net_bytes(a), poll_now());
+                     "cpu_usec %" PRIu64 "\nbusy_usec %" PRIu64 "\nidle_usec %" PRIu64 "\njobs %u\nhandles %u\nnet_bytes %" PRIu64
+                     "\nuptime_msec %" PRIu64 "\n",
+                     jobs_usec(a), t.busy, t.idle, a->jobs.running, (unsigned)a->shared->handles, net_bytes(a), poll_now());
     return n < 0 ? NULL : text;
 }

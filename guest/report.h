@@ -11,8 +11,7 @@ char *report_info(struct agent *a);
 char *report_activity(struct agent *a);
 
 struct machine_time {
-    uint64_t busy,
-        idle; /* microseconds since boot, of all processors: busy by the tick, idle as measured */
+    uint64_t busy, idle; /* microseconds since boot, of all processors: busy by the tick, idle as measured */
 };
 
 /* Zeros when the kernel does not say. */

@@ -55,8 +55,7 @@ int ring_init(struct ring *r, struct poll_loop *l)
     int fd = (int)syscall(SYS_io_uring_setup, ENTRIES, &p);
     if (fd < 0)
         return -errno;
-    size_t sq = p.sq_off.array + p.sq_entries * sizeof(uint32_t),
-           cq = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
+    size_t sq = p.sq_off.array + p.sq_entries * sizeof(uint32_t), cq = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
     char *base = map(fd, sq > cq ? sq : cq, IORING_OFF_SQ_RING);
     void *sqes = map(fd, p.sq_entries * sizeof(struct io_uring_sqe), IORING_OFF_SQES);
     if (base == MAP_FAILED || sqes == MAP_FAILED) {
@@ -101,10 +100,8 @@ struct ring_op *ring_fsync(struct ring *r, int fd, bool datasync, ring_done *don
     int rc = r->busy < RING_MAX ? -ENOMEM : -EAGAIN;
     if (op) {
         *op = (struct ring_op){done, user, fd};
-        rc = submit(r, &(struct io_uring_sqe){.opcode = IORING_OP_FSYNC,
-                                              .fd = fd,
-                                              .fsync_flags = datasync ? IORING_FSYNC_DATASYNC : 0,
-                                              .user_data = (uintptr_t)op});
+        rc = submit(r, &(struct io_uring_sqe){
+                           .opcode = IORING_OP_FSYNC, .fd = fd, .fsync_flags = datasync ? IORING_FSYNC_DATASYNC : 0, .user_data = (uintptr_t)op});
     }
     if (rc == 0) {
         r->busy++;

@@ -65,8 +65,7 @@ static bool is_disk(int bus, const char *device)
     char path[300], type[16] = "";
     snprintf(path, sizeof path, "%s/device", device);
     AUTO_CLOSE int fd = openat(bus, path, O_RDONLY | O_CLOEXEC);
-    return fd >= 0 && read(fd, type, sizeof type - 1) > 0 &&
-           !strncmp(type, VIRTIO_BLOCK, strlen(VIRTIO_BLOCK));
+    return fd >= 0 && read(fd, type, sizeof type - 1) > 0 && !strncmp(type, VIRTIO_BLOCK, strlen(VIRTIO_BLOCK));
 }
 
 /* The bus has found its devices when its module is loaded, whatever their drivers do. */
@@ -122,18 +121,15 @@ static void mount_rest(void)
         {"devpts", "dev/pts", "devpts", "gid=5,mode=620,ptmxmode=666", MS_NOSUID | MS_NOEXEC, 0755},
         {"tmpfs", "dev/shm", "tmpfs", "mode=1777", MS_NOSUID | MS_NODEV, 01777},
         {"tmpfs", "run", "tmpfs", "mode=0755", MS_NOSUID | MS_NODEV, 0755},
-        {"cgroup2", "sys/fs/cgroup", "cgroup2", "nsdelegate", MS_NOSUID | MS_NODEV | MS_NOEXEC,
-         0755},
+        {"cgroup2", "sys/fs/cgroup", "cgroup2", "nsdelegate", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0755},
     };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
         int rc = mount_one(&rest[i]);
         if (rc < 0)
             log_warn("mount /%s: %s", rest[i].target, strerror(-rc));
     }
-    static const char *const links[][2] = {{"/proc/self/fd", "dev/fd"},
-                                           {"/proc/self/fd/0", "dev/stdin"},
-                                           {"/proc/self/fd/1", "dev/stdout"},
-                                           {"/proc/self/fd/2", "dev/stderr"}};
+    static const char *const links[][2] = {
+        {"/proc/self/fd", "dev/fd"}, {"/proc/self/fd/0", "dev/stdin"}, {"/proc/self/fd/1", "dev/stdout"}, {"/proc/self/fd/2", "dev/stderr"}};
     for (size_t i = 0; i < sizeof links / sizeof *links; i++)
         if (symlink(links[i][0], links[i][1]) < 0 && errno != EEXIST)
             log_warn("make /%s: %s", links[i][1], strerror(errno));
@@ -183,8 +179,7 @@ static void cover(int mount, const char *path, bool links)
 {
     struct stat st;
     if ((links ? stat(path, &st) : lstat(path, &st)) == 0 && S_ISREG(st.st_mode) &&
-        syscall(SYS_move_mount, mount, "", AT_FDCWD, path,
-                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_SYMLINKS) < 0)
+        syscall(SYS_move_mount, mount, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_SYMLINKS) < 0)
         log_warn("mount over %s: %s", path, strerror(errno));
     close(mount);
 }

@@ -54,10 +54,8 @@ static int drop_caches(const struct root *r)
 static void clear_free_memory(void)
 {
     struct sysinfo info;
-    for (size_t n = 0;
-         n < CLEAR_MAX && sysinfo(&info) == 0 && info.freeram * info.mem_unit > RESERVE; n += PIECE)
-        if (mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
-                 -1, 0) == MAP_FAILED)
+    for (size_t n = 0; n < CLEAR_MAX && sysinfo(&info) == 0 && info.freeram * info.mem_unit > RESERVE; n += PIECE)
+        if (mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0) == MAP_FAILED)
             break;
 }
 
@@ -82,7 +80,7 @@ int settle(const struct root *r)
     if (rc < 0)
         return rc;
     clear_in_child();
-    (void)rehearse(r); /* what the first job needs is read now, and shared by all guests */
+    (void)rehearse(r);             /* what the first job needs is read now, and shared by all guests */
     (void)access(HOOKS_DIR, F_OK); /* so that a load need not look */
     return 0;
 }

@@ -166,8 +166,7 @@ static int become(const struct user *u, const struct spawn *s)
     setrlimit(RLIMIT_NOFILE, &files);
     if (s->terminal && fchown(STDIN_FILENO, u->uid, TTY_GROUP) < 0)
         return -errno;
-    if (setgroups((size_t)u->n_groups, u->groups) < 0 || setresgid(u->gid, u->gid, u->gid) < 0 ||
-        setresuid(u->uid, u->uid, u->uid) < 0)
+    if (setgroups((size_t)u->n_groups, u->groups) < 0 || setresgid(u->gid, u->gid, u->gid) < 0 || setresuid(u->uid, u->uid, u->uid) < 0)
         return -errno;
     if (s->cwd)
         return chdir(s->cwd) < 0 ? -errno : 0;
@@ -200,8 +199,7 @@ static int child_run(const struct spawn *s, int in, int out, int err, int status
 
 static pid_t fork_into(int cgroup)
 {
-    struct clone_args a = {
-        .flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (__u64)(unsigned)cgroup};
+    struct clone_args a = {.flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (__u64)(unsigned)cgroup};
     long pid = cgroup < 0 ? -1 : syscall(SYS_clone3, &a, sizeof a);
     return pid < 0 ? fork() : (pid_t)pid;
 }
@@ -246,8 +244,7 @@ static int make_terminal(const struct spawn *s, int pts, int fd[3][2])
         return -errno;
     fd[0][PARENT] = master;
     fd[1][PARENT] = fcntl(master, F_DUPFD_CLOEXEC, 0);
-    if (fd[1][PARENT] < 0 || ioctl(master, TIOCSPTLCK, &unlock) < 0 ||
-        ioctl(master, TIOCSWINSZ, &size) < 0)
+    if (fd[1][PARENT] < 0 || ioctl(master, TIOCSPTLCK, &unlock) < 0 || ioctl(master, TIOCSWINSZ, &size) < 0)
         return -errno;
     fd[0][CHILD] = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
     return fd[0][CHILD] < 0 ? -errno : 0;
@@ -266,8 +263,7 @@ int spawn_start(const struct spawn *s, int cgroup, int pts, struct spawned *out)
         rc = -errno;
     if (pid == 0) {
         int in = fd[0][CHILD];
-        rc = child_run(s, in, s->terminal ? in : fd[1][CHILD], s->terminal ? in : fd[2][CHILD],
-                       status[1]);
+        rc = child_run(s, in, s->terminal ? in : fd[1][CHILD], s->terminal ? in : fd[2][CHILD], status[1]);
         rc = -rc;
         (void)!write(STATUS_FD, &rc, sizeof rc);
         _exit(127);

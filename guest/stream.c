@@ -176,8 +176,7 @@ static void rest_over(struct poll_timer *t)
 
 void stream_init(struct stream *s, struct poll_loop *l, struct stream_budget *budget, int fd)
 {
-    *s = (struct stream){
-        .loop = l, .budget = budget, .watch = {fd, stream_ready}, .rest.fire = rest_over};
+    *s = (struct stream){.loop = l, .budget = budget, .watch = {fd, stream_ready}, .rest.fire = rest_over};
     p9_link_init(&s->reads);
     watch(s, true);
 }

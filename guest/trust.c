@@ -32,15 +32,21 @@
 #define HASH_NUMBERS 4 /* of the same hash */
 
 /* Bundles of Debian and Alpine, Fedora, SUSE, others. */
-static const char *const bundles[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-                                      "/etc/ssl/ca-bundle.pem",             "/etc/ssl/cert.pem",                "/etc/pki/tls/cert.pem"};
+static const char *const bundles[] = {"/etc/ssl/certs/ca-certificates.crt",
+                                      "/etc/pki/tls/certs/ca-bundle.crt",
+                                      "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+                                      "/etc/ssl/ca-bundle.pem",
+                                      "/etc/ssl/cert.pem",
+                                      "/etc/pki/tls/cert.pem"};
 /* Folders that they are made from, and where to put a new one if its parent is there. */
-static const char *const sources[] = {"/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors", "/etc/ca-certificates/trust-source/anchors"};
+static const char *const sources[] = {"/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors",
+                                      "/etc/ca-certificates/trust-source/anchors"};
 static const char hashed[] = "/etc/ssl/certs";
 
 /* Variables that name the only bundle a program uses, and those that name CAs besides its own. */
-static const char *const instead[] = {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",    "PIP_CERT",           "GIT_SSL_CAINFO",
-                                      "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO",  "NIX_SSL_CERT_FILE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"};
+static const char *const instead[] = {
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",    "PIP_CERT",          "GIT_SSL_CAINFO",
+    "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO",  "NIX_SSL_CERT_FILE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"};
 static const char *const besides[] = {"NODE_EXTRA_CA_CERTS", "DENO_CERT"};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))

@@ -18,7 +18,7 @@ struct caller {
     unsigned refs;
     uint32_t uid, gid;
     unsigned waiting; /* requests that wait for something */
-    bool may_create; /* root, or in the configured group */
+    bool may_create;  /* root, or in the configured group */
     int groups;
     gid_t group[CALLER_GROUPS_MAX];
 };

@@ -72,8 +72,7 @@ static void format_time(char out[40])
     snprintf(out + n, 40 - n, ".%03dZ", (int)(now / 1000000 % 1000));
 }
 
-void event_emit(struct space *s, const struct event_scope *scope, const char *kind, uint64_t id, const char *name,
-                const char *extra_fmt, ...)
+void event_emit(struct space *s, const struct event_scope *scope, const char *kind, uint64_t id, const char *name, const char *extra_fmt, ...)
 {
     struct event_row row = {.owner = scope->owner, .gid = scope->gid, .mode = scope->mode};
     char time[40], extra[600], quoted[160];
@@ -85,8 +84,9 @@ void event_emit(struct space *s, const struct event_scope *scope, const char *ki
     db_begin(s->db); /* numbers are one series for all nodes */
     events_sync(s);
     row.id = (int64_t)s->events->last + 1;
-    size_t len = (size_t)snprintf(row.line, sizeof row.line, "{\"seq\":%" PRId64 ",\"time\":\"%s\",\"kind\":\"%s\",\"id\":\"%012" PRIx64
-                                  "\",\"name\":%s%s}\n", row.id, time, kind, id, event_quote(name, quoted, sizeof quoted), extra);
+    size_t len =
+        (size_t)snprintf(row.line, sizeof row.line, "{\"seq\":%" PRId64 ",\"time\":\"%s\",\"kind\":\"%s\",\"id\":\"%012" PRIx64 "\",\"name\":%s%s}\n",
+                         row.id, time, kind, id, event_quote(name, quoted, sizeof quoted), extra);
     struct err e = {0};
     if (len >= sizeof row.line || db_save(s->db, DB_EVENTS, &row, &e) < 0)
         log_error("event %s of %012" PRIx64 " was not kept: %s", kind, id, len >= sizeof row.line ? "too long" : e.msg);

@@ -22,8 +22,8 @@ void events_close(struct events *ev);
 
 /* Appends {"seq":N,"time":"…Z","kind":KIND,"id":ID,"name":NAME,…}. `extra` is "" or more members, starting with a comma; strings inside must be
  * quoted by event_quote. Written to the database (inside the caller's transaction, if any), then to every waiting reader. */
-void event_emit(struct space *s, const struct event_scope *scope, const char *kind, uint64_t id, const char *name,
-                const char *extra_fmt, ...) __attribute__((format(printf, 6, 7)));
+void event_emit(struct space *s, const struct event_scope *scope, const char *kind, uint64_t id, const char *name, const char *extra_fmt, ...)
+    __attribute__((format(printf, 6, 7)));
 
 /* Takes in what other nodes wrote since. */
 void events_sync(struct space *s);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of objects, and their rows: see object.h.
-#include "hostd/credential/credential.h"
 #include "hostd/object.h"
+#include "hostd/credential/credential.h"
 
 #include "hostd/lifecycle/net.h"
 
@@ -227,8 +227,8 @@ void snapshot_set_state(struct snapshot *sn, enum artifact_state state, const ch
     str_copy(sn->row.error, sizeof sn->row.error, error ? error : "");
     db_begin(sn->space->db);
     db_save(sn->space->db, DB_SNAPSHOTS, &sn->row, NULL);
-    event_emit(sn->space, &scope, "snapshot", (uint64_t)sn->row.sandbox, sn->row.sandbox_name, ",\"snapshot\":\"%s\",\"state\":\"%s\"",
-               sn->row.name, artifact_state_name(state));
+    event_emit(sn->space, &scope, "snapshot", (uint64_t)sn->row.sandbox, sn->row.sandbox_name, ",\"snapshot\":\"%s\",\"state\":\"%s\"", sn->row.name,
+               artifact_state_name(state));
     db_commit(sn->space->db, NULL);
     wait_done_all(&sn->ready, 0, NULL);
 }

@@ -28,7 +28,7 @@ enum artifact_state {
     ARTIFACT_CREATING = 2,
     ARTIFACT_READY = 3,
     ARTIFACT_FAILED = 4,
-    ARTIFACT_STORED = 5, /* a snapshot of which nothing but artifacts in the object store is there */
+    ARTIFACT_STORED = 5,   /* a snapshot of which nothing but artifacts in the object store is there */
     ARTIFACT_ELSEWHERE = 6 /* in memory only: one in the pool of another node, and not in the store */
 };
 const char *artifact_state_name(int64_t state);
@@ -39,18 +39,19 @@ struct accounting {
     uint64_t at; /* uv_now of the last time */
 };
 
-struct template {
+struct template
+{
     struct hmap_node by_id, by_name;
     unsigned refs;
     struct space *space;
     struct template_row row;
-    bool named; /* listed under its name */
-    bool busy;  /* being sealed */
+    bool named;       /* listed under its name */
+    bool busy;        /* being sealed */
     bool copied_here; /* another node's, of which this pool has a copy */
     struct accounting account;
-    uint64_t unfit; /* until then (uv_now) it is not prepared again: that failed */
-    bool copying;       /* its #copy is open and not committed, */
-    struct ref copied;  /* and brought this head */
+    uint64_t unfit;           /* until then (uv_now) it is not prepared again: that failed */
+    bool copying;             /* its #copy is open and not committed, */
+    struct ref copied;        /* and brought this head */
     struct wait_list ready;   /* waiting for it to leave `creating` */
     struct wait_list sealing; /* waiting for the seal in progress */
 };
@@ -61,17 +62,17 @@ struct snapshot {
     struct space *space;
     struct snapshot_row row;
     bool gone;
-    bool copied;            /* another node's, of which this pool has a copy: until space-hostd ends */
-    unsigned readers;       /* open images, and the browser */
+    bool copied;             /* another node's, of which this pool has a copy: until space-hostd ends */
+    unsigned readers;        /* open images, and the browser */
     struct browser *browser; /* of its files, snapshot/browser.c; */
     uint64_t browser_ended;  /* uv_now when one last ended by itself */
     struct accounting account;
     uint64_t held_disk, held_memory; /* bytes of its images that take up room, as account.c measured; 0: not yet */
-    unsigned loads;         /* operations that load or store it: not thinned meanwhile */
-    struct volume_task *task; /* it is being stored, or fetched: hostd/volume */
-    int64_t until;          /* on the schedule's clock, 0: not judged yet; and the tier that keeps it (every 0: none) */
+    unsigned loads;                  /* operations that load or store it: not thinned meanwhile */
+    struct volume_task *task;        /* it is being stored, or fetched: hostd/volume */
+    int64_t until;                   /* on the schedule's clock, 0: not judged yet; and the tier that keeps it (every 0: none) */
     struct keep_tier tier;
-    bool store;             /* a tier wants it in the object store; after a failure not before (uv_now) */
+    bool store; /* a tier wants it in the object store; after a failure not before (uv_now) */
     uint64_t store_again;
     bool again;             /* its sandbox was removed before it was taken: reconciliation takes it */
     bool fresh;             /* its mkdir was a moment ago: it may become a checkpoint */
@@ -92,7 +93,7 @@ struct sandbox {
     struct space *space;
     struct sandbox_row row;
     bool named, gone;
-    bool found;                     /* as the database had it at the start: reconciliation has not looked at it yet, and whoever uses it waits */
+    bool found; /* as the database had it at the start: reconciliation has not looked at it yet, and whoever uses it waits */
     enum copy_state copy;
     struct op *ops;                 /* queue; the first one runs */
     struct co *runner;              /* of the first */
@@ -108,19 +109,19 @@ struct sandbox {
     struct fill *fill;              /* of its disk and memory, from the store it was suspended to: hostd/volume/fill.h */
     struct guest *guest;            /* connected while running or paused */
     struct job *jobs;
-    struct job *jobs_away;          /* of one that went to another node: who has them open finds them again when it comes back */
+    struct job *jobs_away; /* of one that went to another node: who has them open finds them again when it comes back */
     unsigned job_count;
-    bool jobs_held;                 /* a capture is under way: nothing more is read from them */
-    uint64_t charged;               /* memory counted in space.guest_memory */
+    bool jobs_held;   /* a capture is under way: nothing more is read from them */
+    uint64_t charged; /* memory counted in space.guest_memory */
     bool slot_taken;
-    unsigned ports;                 /* connections of tree/ports.c */
+    unsigned ports; /* connections of tree/ports.c */
     struct {
-        uint64_t used;       /* CLOCK_BOOTTIME in milliseconds of the last use, */
-        uint64_t asked_msec; /* and of the agent's last answer, */
+        uint64_t used;                /* CLOCK_BOOTTIME in milliseconds of the last use, */
+        uint64_t asked_msec;          /* and of the agent's last answer, */
         uint64_t cpu_usec, net_bytes; /* which said this */
-        unsigned done;       /* lines of the policy that were carried out since */
+        unsigned done;                /* lines of the policy that were carried out since */
         bool looking;
-    } idle;                  /* lifecycle/idle.c */
+    } idle; /* lifecycle/idle.c */
     struct {
         struct keep_policy policy;
         bool parsed, busy;
@@ -130,14 +131,14 @@ struct sandbox {
         uint64_t work;           /* of jobs, at the last checkpoint */
     } keep;                      /* snapshot/schedule.c */
     struct accounting account;
-    struct net_memory *net;  /* what space-netd told of it: lifecycle/net.c */
+    struct net_memory *net;    /* what space-netd told of it: lifecycle/net.c */
     uint64_t trust_told;       /* which CA its guest knows: hostd/credential/trust.c */
     uint64_t credentials_told; /* what space-credd knows of it: hostd/credential; */
     struct {
-        uint64_t told, at;   /* and of its denied connections */
+        uint64_t told, at; /* and of its denied connections */
     } denied;
-    uint32_t vm_event;       /* how its machine ended, enum noded_vm_event; 0 while it runs */
-    int64_t revived[3];      /* when it was brought back after a crash, the last times */
+    uint32_t vm_event;  /* how its machine ended, enum noded_vm_event; 0 while it runs */
+    int64_t revived[3]; /* when it was brought back after a crash, the last times */
     struct sandbox_stats stats;
     struct wait_list stats_waiters; /* opens of `stats` that wait for libvirt */
     uint32_t rename_epoch;          /* of directories moved to another depth through root/ */

@@ -35,64 +35,64 @@ struct space {
     struct co_sched *co;
     struct config config;
     struct db *db;
-    struct noded *noded;       /* connection to space-noded */
+    struct noded *noded; /* connection to space-noded */
     struct events *events;
     struct failures *failures; /* /space/error */
 
-    int64_t node_id;           /* ours: hostd/cluster, with the following */
+    int64_t node_id; /* ours: hostd/cluster, with the following */
     struct node_entry *nodes;
     char host_qemu[33], host_kernel[65], host_cpu[65]; /* from space-noded, as host_memory */
     uint32_t host_cpus;
-    bool restart;              /* the loop ends, so that the next start reads everything anew */
+    bool restart; /* the loop ends, so that the next start reads everything anew */
 
     struct hmap sandboxes;     /* struct sandbox.by_id */
     struct hmap sandbox_names; /* struct sandbox.by_name, key space_name_key */
     struct hmap templates;
     struct hmap template_names;
-    struct hmap snapshots;     /* struct snapshot.by_id */
+    struct hmap snapshots; /* struct snapshot.by_id */
 
     struct frozen_job *frozen_jobs; /* rows of jobs that live in heads */
-    uint64_t guest_serial;     /* of the newest guest connection */
-    uint64_t qid_seed;         /* persistent: qid paths survive restarts */
-    uint64_t host_memory;      /* bytes, from space-noded; 0 until it answered */
+    uint64_t guest_serial;          /* of the newest guest connection */
+    uint64_t qid_seed;              /* persistent: qid paths survive restarts */
+    uint64_t host_memory;           /* bytes, from space-noded; 0 until it answered */
     uint64_t pool_size, pool_free;
-    bool going_down;           /* the host is: no machine is started any more */
-    uint64_t guest_memory;     /* sum over live sandboxes */
-    uint64_t pool_memory;      /* of machines that are no sandbox's */
-    uint32_t operations;       /* of sandboxes, under way */
-    uint32_t urgent;           /* of those, such as somebody waits for */
-    struct net *net;           /* connection to space-netd: lifecycle/net.c */
-    struct hmap tenants;       /* by uid: lifecycle/tenant.c */
-    struct pool *pool;         /* hostd/pool, with the following */
+    bool going_down;       /* the host is: no machine is started any more */
+    uint64_t guest_memory; /* sum over live sandboxes */
+    uint64_t pool_memory;  /* of machines that are no sandbox's */
+    uint32_t operations;   /* of sandboxes, under way */
+    uint32_t urgent;       /* of those, such as somebody waits for */
+    struct net *net;       /* connection to space-netd: lifecycle/net.c */
+    struct hmap tenants;   /* by uid: lifecycle/tenant.c */
+    struct pool *pool;     /* hostd/pool, with the following */
     struct machine *machines;
     struct prepared *prepared; /* templates' heads with memory */
     struct wish *wishes;
-    int64_t schedule_base;     /* of the snapshot scheduler's clock, with the number of its captures under way */
+    int64_t schedule_base; /* of the snapshot scheduler's clock, with the number of its captures under way */
     uint32_t scheduled;
-    struct browser *browsers;  /* snapshots whose files are being read: snapshot/browser.c */
+    struct browser *browsers; /* snapshots whose files are being read: snapshot/browser.c */
     unsigned browser_count;
-    uint64_t changes_bytes;    /* of lists of changed files: snapshot/changes.c */
-    struct doomed *doomed;     /* objects to be deleted, and those whose deletion failed: lifecycle/delete.c */
+    uint64_t changes_bytes; /* of lists of changed files: snapshot/changes.c */
+    struct doomed *doomed;  /* objects to be deleted, and those whose deletion failed: lifecycle/delete.c */
     struct doomed *undeleted;
-    uint32_t doomed_count;     /* of both */
+    uint32_t doomed_count; /* of both */
     bool deleting;
     struct measure *measures, *measures_end; /* objects whose size is to be found out (snapshot/account.c) */
     bool measuring;
     struct {
         uint64_t ready, slot, new_, boot; /* loads by where their machine came from */
         uint64_t captures, pause_usec, deleted, store_deleted, store_replaced;
-    } counts;                  /* since the start, for metrics */
-    struct trust *trust; /* what guests are told to trust: hostd/credential/trust.c */
+    } counts;                        /* since the start, for metrics */
+    struct trust *trust;             /* what guests are told to trust: hostd/credential/trust.c */
     struct credentials *credentials; /* what space-credd keeps: hostd/credential */
-    struct volume *volume;     /* snapshots in the object store: hostd/volume */
-    uint64_t preparing;        /* object that boots to become one */
+    struct volume *volume;           /* snapshots in the object store: hostd/volume */
+    uint64_t preparing;              /* object that boots to become one */
     bool prepare_running;
-    unsigned char *slots;      /* slot in use, config.uid_count entries */
-    uint32_t accel;            /* enum noded_accel once known, else 0; */
-    bool memory_arrives;       /* known then, too: it can, while a machine runs */
+    unsigned char *slots; /* slot in use, config.uid_count entries */
+    uint32_t accel;       /* enum noded_accel once known, else 0; */
+    bool memory_arrives;  /* known then, too: it can, while a machine runs */
     bool accel_probing;
     struct wait_list accel_waiters;
-    bool surveyed;             /* the domains of the host were seen once: slots[] is right */
+    bool surveyed; /* the domains of the host were seen once: slots[] is right */
     struct wait_list survey_waiters;
 };
 

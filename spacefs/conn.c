@@ -22,7 +22,7 @@
 #define RETRY_MAX_MSEC 250u
 #define GREETING_MSEC  2000u
 #define GAVE_UP_SIZE   1024u
-#define GAVE_UP_MSEC   50u  /* between two requests of one system call */
+#define GAVE_UP_MSEC   50u /* between two requests of one system call */
 
 enum conn_state { CONN_DOWN, CONN_GREETING, CONN_UP };
 
@@ -38,8 +38,8 @@ struct conn {
     enum conn_state state;
     struct p9_client *client;
     struct stream *stream;
-    uv_timer_t timer;     /* retry when down, guard when greeting */
-    uv_async_t pending;   /* the client has callbacks to make */
+    uv_timer_t timer;   /* retry when down, guard when greeting */
+    uv_async_t pending; /* the client has callbacks to make */
     unsigned backoff;
     unsigned closing; /* handles whose close callback is to come */
     struct waiter *waiters;

@@ -128,8 +128,7 @@ static struct copy_watch *watch_begin(struct fs *fs, struct copy *c)
     struct proc_id now;
     int fd = proc_open(&c->maker);
     struct copy_watch *w = fd < 0 ? NULL : calloc(1, sizeof *w);
-    if (!w || proc_identify(c->maker.tgid, &now) < 0 || !proc_same(&now, &c->maker) ||
-        uv_poll_init(fs->loop, &w->exit, fd) < 0) {
+    if (!w || proc_identify(c->maker.tgid, &now) < 0 || !proc_same(&now, &c->maker) || uv_poll_init(fs->loop, &w->exit, fd) < 0) {
         if (fd >= 0)
             close(fd);
         free(w);

@@ -45,15 +45,15 @@ struct copy_waiter {
 struct copy {
     struct copy *next, **link; /* fs->copies, newest first */
     struct fs *fs;
-    unsigned refs; /* the list, and tasks that work with it */
-    bool ended;    /* off the list */
+    unsigned refs;    /* the list, and tasks that work with it */
+    bool ended;       /* off the list */
     struct node *dir; /* referenced */
     uint32_t uid;
     struct proc_id maker;
     bool maker_gone;
     enum copy_state state;
-    struct node *source; /* referenced; the object that is copied */
-    struct opened fid;   /* #copy */
+    struct node *source;        /* referenced; the object that is copied */
+    struct opened fid;          /* #copy */
     unsigned expected, arrived; /* carried attributes, a bit each (copy_carried) */
     bool head_written;
     unsigned open; /* files in it that the copying process has open */

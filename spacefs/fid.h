@@ -18,7 +18,7 @@ struct fid_ref {
     struct node *node;
     uint32_t uid;
     uint32_t fid, generation;
-    unsigned pins; /* users of the fid right now, and open handles */
+    unsigned pins;                 /* users of the fid right now, and open handles */
     struct fid_memory *memory;     /* of an object: what its name's last lookup said */
     struct fid_ref *sibling;       /* node->fids */
     struct fid_ref *newer, *older; /* fs->fid_new ... fid_old */

@@ -48,7 +48,7 @@ struct fs {
 
     /* node.c */
     struct node *top;
-    struct hmap nodes; /* by parent and name */
+    struct hmap nodes;  /* by parent and name */
     uint64_t synthetic; /* inode numbers given to files that exist here only */
     uint64_t changes;   /* made to control files through this mount: older answers are not remembered (fid.h) */
 
@@ -75,7 +75,7 @@ struct fs {
     /* gesture.c */
     struct copy *copies;
     unsigned copy_count;
-    struct handle *sources; /* attributes that are open for reading */
+    struct handle *sources;                /* attributes that are open for reading */
     struct listing listings[LISTINGS_MAX]; /* the last ones, in a ring */
     unsigned listing_count;
 };

@@ -46,8 +46,7 @@
 
 static bool is_copyable(const struct node *n)
 {
-    return n && ((n->kind == NODE_OBJECT && (n->tree == TREE_SANDBOXES || n->tree == TREE_TEMPLATES)) ||
-                 n->kind == NODE_SNAPSHOT);
+    return n && ((n->kind == NODE_OBJECT && (n->tree == TREE_SANDBOXES || n->tree == TREE_TEMPLATES)) || n->kind == NODE_SNAPSHOT);
 }
 
 static bool may_be_target(const struct node *parent)

@@ -20,7 +20,7 @@ uint32_t handle_p9_flags(int flags)
     static const struct {
         int host;
         uint32_t p9;
-    } map[] = {{O_CREAT, P9_CREATE},   {O_EXCL, P9_EXCL},   {O_TRUNC, P9_TRUNC}, {O_APPEND, P9_APPEND},
+    } map[] = {{O_CREAT, P9_CREATE},      {O_EXCL, P9_EXCL},   {O_TRUNC, P9_TRUNC},        {O_APPEND, P9_APPEND},
                {O_NONBLOCK, P9_NONBLOCK}, {O_DSYNC, P9_DSYNC}, {O_DIRECTORY, P9_DIRECTORY}};
     uint32_t out = (uint32_t)(flags & O_ACCMODE);
     for (size_t i = 0; i < sizeof map / sizeof *map; i++)

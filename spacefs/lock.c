@@ -22,8 +22,8 @@
 #define RETRY_MAX_MSEC 500u
 
 struct lock {
-    struct lock *next; /* node->locks */
-    uint64_t owner;    /* POSIX: the kernel's owner; flock: 0 */
+    struct lock *next;     /* node->locks */
+    uint64_t owner;        /* POSIX: the kernel's owner; flock: 0 */
     struct handle *handle; /* flock: whose; POSIX: NULL */
     uint32_t uid;
     struct opened fid;
@@ -216,8 +216,7 @@ void ops_flock(fuse_req_t fuse, fuse_ino_t ino, struct fuse_file_info *fi, int o
 static int getlk_once(struct req *r, struct flock *out)
 {
     struct p9_msg m = {.type = P9_Tgetlock}, reply;
-    m.Tgetlock = (struct p9_Tgetlock){
-        .type = type_of(&r->lock), .proc_id = (uint32_t)r->lock.l_pid, .client_id = p9_str_of("spacefs")};
+    m.Tgetlock = (struct p9_Tgetlock){.type = type_of(&r->lock), .proc_id = (uint32_t)r->lock.l_pid, .client_id = p9_str_of("spacefs")};
     range_of(&r->lock, &m.Tgetlock.start, &m.Tgetlock.length);
     int rc = lock_fid(r, NULL, r->lock_owner, &m.Tgetlock.fid);
     if (rc == 0)

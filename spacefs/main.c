@@ -31,8 +31,10 @@ struct options {
 static int parse_options(int argc, char **argv, struct options *o)
 {
     static const struct option table[] = {
-        {"config", required_argument, NULL, 'c'}, {"debug", no_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},         {"version", no_argument, NULL, 'v'},
+        {"config", required_argument, NULL, 'c'},
+        {"debug", no_argument, NULL, 'd'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},
         {NULL, 0, NULL, 0},
     };
     o->config = CONFIG_PATH_DEFAULT;

@@ -134,8 +134,7 @@ static struct node *create(struct node *parent, const char *name)
     return n;
 }
 
-static bool is_same(const struct node *n, const struct node *parent, const char *name, const struct p9_qid *qid,
-                    mode_t format)
+static bool is_same(const struct node *n, const struct node *parent, const char *name, const struct p9_qid *qid, mode_t format)
 {
     return n->parent == parent && n->qid_path == qid->path && n->format == format && !strcmp(n->name, name);
 }
@@ -166,8 +165,7 @@ static void lend(const struct fs *fs, struct node *n, pid_t tid)
     n->lent_until = uv_now(fs->loop) + LENT_MSEC;
 }
 
-struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format,
-                      pid_t tid)
+struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format, pid_t tid)
 {
     uint64_t key = name_key(parent, name);
     for (struct hmap_node *h = hmap_find(&fs->nodes, key); h; h = hmap_find_next(h)) {

@@ -48,9 +48,9 @@ struct node {
     uint64_t no_capability_until; /* uv_now until which security.capability is known to be absent */
     pid_t lent_to;                /* thread that was last shown this file, which may be about to open it */
     uint64_t lent_until;
-    pid_t retried; /* thread that was last told to look this file up again */
-    struct copy *copy;            /* the copy in progress that made this file; gesture.c's, not counted */
-    uint32_t uid, gid;            /* of a swallowed file */
+    pid_t retried;     /* thread that was last told to look this file up again */
+    struct copy *copy; /* the copy in progress that made this file; gesture.c's, not counted */
+    uint32_t uid, gid; /* of a swallowed file */
 };
 
 /* True for files whose text is fixed when they are opened, streams and everything else that is not the guest's. */
@@ -106,8 +106,7 @@ void node_forget(struct fs *fs, struct node *n, uint64_t count);
  * ago, gets a fresh node: the kernel holds a node's lock while a write waits, and the size it shows for an open file belongs to
  * that opening (DESIGN 2). NULL when out of memory.
  */
-struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format,
-                      pid_t tid);
+struct node *node_get(struct fs *fs, struct node *parent, const char *name, const struct p9_qid *qid, mode_t format, pid_t tid);
 
 /* The nodes that are known by this name, which may mean something else by now. NULL at the end. */
 struct node *node_known(struct fs *fs, const struct node *parent, const char *name);

@@ -16,7 +16,7 @@ void ops_fsyncdir(fuse_req_t fuse, fuse_ino_t ino, int datasync, struct fuse_fil
 
 /* What a walk of one name found. */
 struct found {
-    bool keep; /* in: the fid is wanted in any case */
+    bool keep;                /* in: the fid is wanted in any case */
     uint32_t fid, generation; /* the caller's to adopt or clunk; generation 0: none, the name's node has one already */
     struct p9_Rgetattr attr;
 };

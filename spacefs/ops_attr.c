@@ -114,11 +114,14 @@ static void fill_setattr(const struct req *r, struct p9_Tsetattr *s)
         int fuse;
         uint32_t p9;
     } map[] = {
-        {FUSE_SET_ATTR_MODE, P9_SETATTR_MODE},   {FUSE_SET_ATTR_UID, P9_SETATTR_UID},
-        {FUSE_SET_ATTR_GID, P9_SETATTR_GID},     {FUSE_SET_ATTR_SIZE, P9_SETATTR_SIZE},
+        {FUSE_SET_ATTR_MODE, P9_SETATTR_MODE},
+        {FUSE_SET_ATTR_UID, P9_SETATTR_UID},
+        {FUSE_SET_ATTR_GID, P9_SETATTR_GID},
+        {FUSE_SET_ATTR_SIZE, P9_SETATTR_SIZE},
         {FUSE_SET_ATTR_ATIME, P9_SETATTR_ATIME | P9_SETATTR_ATIME_SET},
         {FUSE_SET_ATTR_MTIME, P9_SETATTR_MTIME | P9_SETATTR_MTIME_SET},
-        {FUSE_SET_ATTR_ATIME_NOW, P9_SETATTR_ATIME}, {FUSE_SET_ATTR_MTIME_NOW, P9_SETATTR_MTIME},
+        {FUSE_SET_ATTR_ATIME_NOW, P9_SETATTR_ATIME},
+        {FUSE_SET_ATTR_MTIME_NOW, P9_SETATTR_MTIME},
     };
     int to_set = r->to_set; /* "now" comes with the plain bit; it must win */
     if (to_set & FUSE_SET_ATTR_ATIME_NOW)

@@ -20,7 +20,7 @@
 /* A request of the kernel is at most 1 MiB, a message carries a little less: two parts, four when the server offers less. */
 #define PARTS_MAX 4u
 /* Writes above this are copied, to go on after a short count. Below, a short count is the program's to handle. */
-#define COPY_MIN 65536u
+#define COPY_MIN  65536u
 #define SEEK_STEP 4096u
 
 static void reply_data(struct req *r, const void *data, size_t len)
@@ -213,8 +213,7 @@ static int write_parts(struct req *r, uint32_t fid, const char *data, size_t don
     long written = 0;
     bool more = true;
     for (size_t at = 0; at < left && n < PARTS_MAX; at += part, n++)
-        calls[n] = start_write(&r->task, fid, (uint64_t)r->off + done + at, data + done + at,
-                               left - at < part ? left - at : part);
+        calls[n] = start_write(&r->task, fid, (uint64_t)r->off + done + at, data + done + at, left - at < part ? left - at : part);
     for (size_t i = 0; i < n && more; i++) {
         int rc = call_wait(calls[i]);
         size_t want = left - i * part < part ? left - i * part : part;

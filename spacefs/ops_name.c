@@ -80,11 +80,8 @@ static void mknod_(struct req *r)
 {
     struct p9_msg m = {.type = P9_Tmknod};
     struct p9_Tmknod *t = &m.Tmknod;
-    *t = (struct p9_Tmknod){.name = p9_str_of(r->name),
-                            .mode = r->mode,
-                            .major = major(r->rdev),
-                            .minor = minor(r->rdev),
-                            .gid = gid_for(r, r->node)};
+    *t =
+        (struct p9_Tmknod){.name = p9_str_of(r->name), .mode = r->mode, .major = major(r->rdev), .minor = minor(r->rdev), .gid = gid_for(r, r->node)};
     reply_made(r, send_named(r, &m, &t->dfid, NULL));
 }
 

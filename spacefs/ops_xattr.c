@@ -15,7 +15,7 @@
 
 /* Before each write the kernel asks for security.capability, with size 0, whether there is something to strip. The guest's
  * kernel strips by itself, so the answer "none" may be this old. */
-#define CAPABILITY        "security.capability"
+#define CAPABILITY         "security.capability"
 #define NO_CAPABILITY_MSEC 1000u
 
 /* --- get, list --- */
@@ -132,8 +132,7 @@ static int write_value(struct req *r, uint32_t fid)
     for (size_t done = 0; done < r->size;) {
         size_t left = r->size - done;
         struct p9_msg m = {.type = P9_Twrite}, reply;
-        m.Twrite = (struct p9_Twrite){
-            .fid = fid, .offset = done, .data = {.p = r->owned + done, .len = (uint32_t)(left < unit ? left : unit)}};
+        m.Twrite = (struct p9_Twrite){.fid = fid, .offset = done, .data = {.p = r->owned + done, .len = (uint32_t)(left < unit ? left : unit)}};
         int rc = call_run(&r->task, &m, &reply);
         if (rc < 0)
             return rc;
@@ -168,8 +167,7 @@ static int set_once(struct req *r)
     struct p9_msg walk = {.type = P9_Twalk}, create = {.type = P9_Txattrcreate};
     walk.Twalk.fid = ref->fid;
     walk.Twalk.newfid = fid;
-    create.Txattrcreate = (struct p9_Txattrcreate){
-        .fid = fid, .name = p9_str_of(r->name), .size = r->size, .flags = (uint32_t)r->flags};
+    create.Txattrcreate = (struct p9_Txattrcreate){.fid = fid, .name = p9_str_of(r->name), .size = r->size, .flags = (uint32_t)r->flags};
     struct call *walking = call_start(t, &walk);
     struct call *creating = call_start(t, &create);
     rc = call_wait(walking);

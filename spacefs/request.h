@@ -25,7 +25,7 @@ struct req {
     struct node *node, *node2; /* referenced */
     struct handle *handle;     /* referenced */
     char name[P9_NAME_MAX + 1], name2[P9_NAME_MAX + 1];
-    char *owned; /* a copy of data, a target or a value; freed with the request */
+    char *owned;          /* a copy of data, a target or a value; freed with the request */
     const char *borrowed; /* data to write: valid until the first wait */
     size_t size;
     size_t plain_size; /* what was written, when it is sealed now (seal.h); else 0 */

@@ -214,8 +214,7 @@ void task_interrupt(struct task *t)
         t->next_interrupted->link_interrupted = &t->next_interrupted;
     fs->interrupted = t;
     if (!t->grace_msec || !uv_is_active((uv_handle_t *)&fs->interrupt_timer))
-        uv_timer_start(&fs->interrupt_timer, on_interrupt_tick, t->grace_msec ? INTERRUPT_TICK_MSEC : 0,
-                       INTERRUPT_TICK_MSEC);
+        uv_timer_start(&fs->interrupt_timer, on_interrupt_tick, t->grace_msec ? INTERRUPT_TICK_MSEC : 0, INTERRUPT_TICK_MSEC);
 }
 
 /* --- calls --- */

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE_MAX_ 8192u  /* a longer line wakes everybody */
-#define READ_SIZE 65536u
+#define LINE_MAX_  8192u /* a longer line wakes everybody */
+#define READ_SIZE  65536u
 #define RETRY_MSEC 500u
 
 struct watch {

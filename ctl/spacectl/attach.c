@@ -175,8 +175,7 @@ static void feed_failed(const struct attachment *a)
 }
 
 /* Returns false when the user ended the session with `~.`. */
-static bool feed(struct attachment *a, int to, struct escape *escape, const char *in, size_t len,
-                 bool *broken)
+static bool feed(struct attachment *a, int to, struct escape *escape, const char *in, size_t len, bool *broken)
 {
     char filtered[TREE_VALUE_MAX + 1];
     bool end = false;
@@ -303,8 +302,7 @@ static int carry(struct attachment *a, struct err *e)
         return rc;
     if ((a->out.error || a->err.error) && end.kind != JOB_LOST) {
         int error = a->out.error ? a->out.error : a->err.error;
-        return err_set(e, -error, "output of %s may be incomplete: %s", a->job.path,
-                       strerror(-error));
+        return err_set(e, -error, "output of %s may be incomplete: %s", a->job.path, strerror(-error));
     }
     return exit_status(a, &end);
 }

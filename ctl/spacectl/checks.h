@@ -35,10 +35,10 @@ struct check {
 extern const struct check checks[];
 
 /* Checks of the daemons and the mount, in checks_daemons.c; the others are in checks_host.c. */
-check_function check_noded, check_netd, check_browsed, check_volumed, check_credd, check_inject, check_hostd, check_mount, check_template, check_acceleration;
+check_function check_noded, check_netd, check_browsed, check_volumed, check_credd, check_inject, check_hostd, check_mount, check_template,
+    check_acceleration;
 
-void finding_set(struct finding *f, enum level level, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+void finding_set(struct finding *f, enum level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void finding_mend(struct finding *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -25,8 +25,7 @@
 #define PATIENCE_MS 3000
 
 /* Connects, and asks the kernel who listens. */
-static void check_socket(const struct doctor *d, const char *name, int type, const char *user,
-                         struct finding *f)
+static void check_socket(const struct doctor *d, const char *name, int type, const char *user, struct finding *f)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct ucred peer;
@@ -38,8 +37,7 @@ static void check_socket(const struct doctor *d, const char *name, int type, con
             finding_set(f, LEVEL_NOTE, "only root may look at %s", address.sun_path);
             return;
         }
-        finding_set(f, LEVEL_BAD, "space-%s does not answer on %s: %s", name, address.sun_path,
-                    strerror(errno));
+        finding_set(f, LEVEL_BAD, "space-%s does not answer on %s: %s", name, address.sun_path, strerror(errno));
         finding_mend(f, "systemctl restart space-%s, or ctl/quickstart; its log says why", name);
         return;
     }
@@ -47,13 +45,10 @@ static void check_socket(const struct doctor *d, const char *name, int type, con
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0) {
         finding_set(f, LEVEL_BAD, "%s: %s", address.sun_path, strerror(errno));
     } else if (expected && peer.uid != expected->pw_uid && peer.uid != 0) {
-        finding_set(f, LEVEL_BAD, "%s is served by uid %u, pid %d, not by %s", address.sun_path,
-                    peer.uid, peer.pid, user);
-        finding_mend(f, "find out what process %d is: it stands where space-%s belongs", peer.pid,
-                     name);
+        finding_set(f, LEVEL_BAD, "%s is served by uid %u, pid %d, not by %s", address.sun_path, peer.uid, peer.pid, user);
+        finding_mend(f, "find out what process %d is: it stands where space-%s belongs", peer.pid, name);
     } else {
-        finding_set(f, LEVEL_OK, "pid %d, user %s, on %s", peer.pid,
-                    expected && peer.uid == expected->pw_uid ? user : "root", address.sun_path);
+        finding_set(f, LEVEL_OK, "pid %d, user %s, on %s", peer.pid, expected && peer.uid == expected->pw_uid ? user : "root", address.sun_path);
     }
 }
 
@@ -89,7 +84,8 @@ void check_inject(const struct doctor *d, struct finding *f)
     snprintf(address.sun_path, sizeof address.sun_path, "%s/" INJECT_DIR "/" INJECT_ADMIN, d->config.run);
     if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof address) < 0) {
         finding_set(f, LEVEL_BAD, "HAProxy does not answer on %s: %s", address.sun_path, strerror(errno));
-        finding_mend(f, "systemctl restart space-inject, or ctl/quickstart; /usr/sbin/haproxy -c -f %s/" INJECT_DIR "/haproxy.cfg says what is wrong", d->config.run);
+        finding_mend(f, "systemctl restart space-inject, or ctl/quickstart; /usr/sbin/haproxy -c -f %s/" INJECT_DIR "/haproxy.cfg says what is wrong",
+                     d->config.run);
         return;
     }
     finding_set(f, LEVEL_OK, "HAProxy on %s", address.sun_path);
@@ -147,8 +143,7 @@ void check_mount(const struct doctor *d, struct finding *f)
     int rc = read_with_deadline(path, version, sizeof version);
     struct statfs fs;
     if (rc == 0 && statfs(d->mount, &fs) == 0 && fs.f_type == FUSE_MAGIC) {
-        finding_set(f, LEVEL_OK, "%s answers: %.*s", d->mount, (int)strcspn(version, "\n"),
-                    version);
+        finding_set(f, LEVEL_OK, "%s answers: %.*s", d->mount, (int)strcspn(version, "\n"), version);
         return;
     }
     finding_set(f, LEVEL_BAD, "%s: %s", d->mount,
@@ -168,10 +163,8 @@ void check_template(const struct doctor *d, struct finding *f)
     if (rc == 0 && !strcmp(state, "ready")) {
         finding_set(f, LEVEL_OK, "the default template %s is ready", d->config.template_);
     } else {
-        finding_set(f, LEVEL_BAD, "the default template %s: %s", d->config.template_,
-                    rc < 0 ? strerror(-rc) : state);
-        finding_mend(f, "ctl/quickstart makes it; or spacectl template build %s --from DIR",
-                     d->config.template_);
+        finding_set(f, LEVEL_BAD, "the default template %s: %s", d->config.template_, rc < 0 ? strerror(-rc) : state);
+        finding_mend(f, "ctl/quickstart makes it; or spacectl template build %s --from DIR", d->config.template_);
     }
 }
 
@@ -187,8 +180,7 @@ void check_acceleration(const struct doctor *d, struct finding *f)
     else if (strstr(text, "\nacceleration kvm\n"))
         finding_set(f, LEVEL_OK, "KVM");
     else if (strstr(text, "\nacceleration tcg\n"))
-        finding_set(f, LEVEL_NOTE,
-                    "emulation (TCG): guests boot, but run several times slower than under KVM");
+        finding_set(f, LEVEL_NOTE, "emulation (TCG): guests boot, but run several times slower than under KVM");
     else
         finding_set(f, LEVEL_NOTE, "not known yet: it is found out when the first sandbox boots");
 }

@@ -102,10 +102,7 @@ static void check_libvirt_home(const struct doctor *d, struct finding *f)
         finding_set(f, LEVEL_BAD, LIBVIRT_HOME ": %s", strerror(errno));
         finding_mend(f, "apt-get install libvirt-daemon-driver-qemu");
     } else if (!(st.st_mode & 0001)) {
-        finding_set(f, LEVEL_BAD,
-                    LIBVIRT_HOME
-                    " has mode %04o: a QEMU with a uid of its own cannot pass through it",
-                    st.st_mode & 07777u);
+        finding_set(f, LEVEL_BAD, LIBVIRT_HOME " has mode %04o: a QEMU with a uid of its own cannot pass through it", st.st_mode & 07777u);
         finding_mend(f, "chmod 0711 " LIBVIRT_HOME);
     } else {
         finding_set(f, LEVEL_OK, LIBVIRT_HOME " lets QEMU pass");
@@ -126,13 +123,10 @@ static void check_user(const struct doctor *d, struct finding *f)
 {
     const struct group *group = getgrnam(d->config.group);
     if (!getpwnam(d->config.user) || !group) {
-        finding_set(f, LEVEL_BAD, "user %s or group %s does not exist", d->config.user,
-                    d->config.group);
-        finding_mend(f, "ctl/quickstart makes them; or: adduser --system --group %s",
-                     d->config.user);
+        finding_set(f, LEVEL_BAD, "user %s or group %s does not exist", d->config.user, d->config.group);
+        finding_mend(f, "ctl/quickstart makes them; or: adduser --system --group %s", d->config.user);
     } else if (geteuid() != 0 && !in_group(group->gr_gid)) {
-        finding_set(f, LEVEL_BAD, "you are not in group %s, whose members may make sandboxes",
-                    d->config.group);
+        finding_set(f, LEVEL_BAD, "you are not in group %s, whose members may make sandboxes", d->config.group);
         finding_mend(f, "as root: adduser YOU %s; then log in anew", d->config.group);
     } else {
         finding_set(f, LEVEL_OK, "user %s, group %s", d->config.user, d->config.group);
@@ -155,10 +149,8 @@ static void check_pool(const struct doctor *d, struct finding *f)
         finding_set(f, LEVEL_BAD, "%s is not btrfs (is the pool mounted?)", d->config.pool);
         finding_mend(f, "ctl/quickstart mounts its loop file there; or mount a btrfs of your own");
     } else if (avail < total / 100 * d->config.reserve_percent) {
-        finding_set(
-            f, LEVEL_BAD,
-            "%s: %s of %s are free, less than the reserve of %u %%: nothing new can be made",
-            d->config.pool, room, size, d->config.reserve_percent);
+        finding_set(f, LEVEL_BAD, "%s: %s of %s are free, less than the reserve of %u %%: nothing new can be made", d->config.pool, room, size,
+                    d->config.reserve_percent);
         finding_mend(f, "remove sandboxes, snapshots or templates, or grow the file system");
     } else {
         finding_set(f, LEVEL_OK, "%s: %s of %s are free", d->config.pool, room, size);

@@ -40,7 +40,8 @@ static int ask_end(const struct config *c, struct audit_end *out, struct err *e)
     struct credd_reply rep;
     snprintf(address.sun_path, sizeof address.sun_path, "%s/credd.sock", c->run);
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) < 0 ||
+        connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
         return err_sys(e, "connect to space-credd on %s", address.sun_path);
     int rc = ask(fd, CREDD_HELLO, &rep, e);
     if (rc == 0)
@@ -56,8 +57,9 @@ static int ask_end(const struct config *c, struct audit_end *out, struct err *e)
 static int check_end(const struct audit_end *said, const struct audit_end *found, struct err *e)
 {
     if (found->lines < said->lines)
-        return err_set(e, EBADMSG, "the log ends with line %" PRIu64 ", but space-credd has written %" PRIu64 ": lines %" PRIu64 " to %" PRIu64 " were removed", found->lines, said->lines,
-                       found->lines + 1, said->lines);
+        return err_set(e, EBADMSG,
+                       "the log ends with line %" PRIu64 ", but space-credd has written %" PRIu64 ": lines %" PRIu64 " to %" PRIu64 " were removed",
+                       found->lines, said->lines, found->lines + 1, said->lines);
     if (found->lines == said->lines && memcmp(found->hash, said->hash, AUDIT_HASH) != 0)
         return err_set(e, EBADMSG, "line %" PRIu64 " is another than space-credd wrote: the log, or its end, was written anew", found->lines);
     return 0;
@@ -82,8 +84,10 @@ static int verify(const struct command *self, const struct tree *t, const struct
     if (rc < 0)
         return rc;
     if (found.first > 1)
-        printf("lines 1 to %" PRIu64 " are not there any more: %s\n", found.first - 1, found.dropped ? "they were older than audit_days" : "no line says why");
-    printf("%" PRIu64 " lines, each follows the one before it; the last one's hash is %s\n", found.lines - found.first + 1, sodium_bin2hex(hash, sizeof hash, found.hash, AUDIT_HASH));
+        printf("lines 1 to %" PRIu64 " are not there any more: %s\n", found.first - 1,
+               found.dropped ? "they were older than audit_days" : "no line says why");
+    printf("%" PRIu64 " lines, each follows the one before it; the last one's hash is %s\n", found.lines - found.first + 1,
+           sodium_bin2hex(hash, sizeof hash, found.hash, AUDIT_HASH));
     if (asked < 0)
         printf("whether lines are missing at the end cannot be said: %s\n", unasked.msg);
     return 0;

@@ -41,8 +41,7 @@ static int place_parse(const struct tree *t, const char *text, struct place *out
     const char *sep = strstr(text, ":/"), *slash = strchr(text, '/');
     char dir[TREE_PATH_MAX], name[TREE_PATH_MAX];
     *out = (struct place){.text = text, .root = AT_FDCWD, .remote = sep && slash == sep + 1};
-    if ((size_t)snprintf(out->path, sizeof out->path, "%s", out->remote ? sep + 1 : text) >=
-        sizeof out->path)
+    if ((size_t)snprintf(out->path, sizeof out->path, "%s", out->remote ? sep + 1 : text) >= sizeof out->path)
         return err_set(e, ENAMETOOLONG, "path too long: %.80s...", text);
     if (!out->remote)
         return 0;
@@ -73,13 +72,11 @@ static int place_open(const struct place *p, const char *path, int flags, mode_t
     return (int)syscall(SYS_openat2, p->root, path, &how, sizeof how);
 }
 
-static int place_fail(const struct tree *t, const struct place *p, const char *what, int code,
-                      struct err *e)
+static int place_fail(const struct tree *t, const struct place *p, const char *what, int code, struct err *e)
 {
     char path[TREE_PATH_MAX];
     struct err ignored;
-    if (p->remote && tree_path(path, &ignored, "root/%.*s%s",
-                               (int)(strstr(p->text, ":/") - p->text), p->text, p->path) >= 0)
+    if (p->remote && tree_path(path, &ignored, "root/%.*s%s", (int)(strstr(p->text, ":/") - p->text), p->text, p->path) >= 0)
         return tree_fail(t, code, what, path, e);
     return err_set(e, code, "cannot %s %s: %s", what, p->text, strerror(code));
 }
@@ -110,8 +107,7 @@ static int place_mkdir(const struct place *p, mode_t mode)
     return dir < 0 ? -1 : mkdirat(dir, basename(last), mode);
 }
 
-static int copy_directory(const struct tree *t, int in, const struct place *from,
-                          const struct place *to, struct err *e)
+static int copy_directory(const struct tree *t, int in, const struct place *from, const struct place *to, struct err *e)
 {
     struct stat st;
     struct copy_report report = {0};
@@ -128,8 +124,7 @@ static int copy_directory(const struct tree *t, int in, const struct place *from
     return report.failed || report.skipped ? EXIT_FAILED : 0;
 }
 
-static int copy_one(const struct tree *t, int in, const struct stat *st, const struct place *from,
-                    const struct place *to, struct err *e)
+static int copy_one(const struct tree *t, int in, const struct stat *st, const struct place *from, const struct place *to, struct err *e)
 {
     AUTO_CLOSE int out = place_open(to, to->path, O_WRONLY | O_CREAT | O_TRUNC, st->st_mode & 0777);
     if (out < 0)
@@ -140,8 +135,7 @@ static int copy_one(const struct tree *t, int in, const struct stat *st, const s
     return rc;
 }
 
-static int copy(const struct tree *t, const struct place *from, struct place *to, bool recursive,
-                struct err *e)
+static int copy(const struct tree *t, const struct place *from, struct place *to, bool recursive, struct err *e)
 {
     struct stat st;
     AUTO_CLOSE int in = place_open(from, from->path, O_RDONLY | O_NONBLOCK, 0);
@@ -157,12 +151,10 @@ static int copy(const struct tree *t, const struct place *from, struct place *to
         if (rc < 0)
             return rc;
     }
-    return S_ISDIR(st.st_mode) ? copy_directory(t, in, from, to, e)
-                               : copy_one(t, in, &st, from, to, e);
+    return S_ISDIR(st.st_mode) ? copy_directory(t, in, from, to, e) : copy_one(t, in, &st, from, to, e);
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct place from = {.root = -1}, to = {.root = -1};
     (void)self;
@@ -170,8 +162,7 @@ static int run(const struct command *self, const struct tree *t, const struct ar
     if (rc >= 0)
         rc = place_parse(t, a->pos[1], &to, e);
     if (rc >= 0 && !from.remote && !to.remote)
-        rc = err_set(e, EINVAL,
-                     "neither side is in a sandbox (NAME:/path); plain cp copies local files");
+        rc = err_set(e, EINVAL, "neither side is in a sandbox (NAME:/path); plain cp copies local files");
     if (rc >= 0)
         rc = copy(t, &from, &to, args_value(a, OPT_RECURSIVE) != NULL, e);
     place_close(&from);

@@ -10,19 +10,16 @@
 enum { OPT_TEMPLATE, OPT_MEMORY, OPT_VCPUS, OPT_DISK, OPT_LABEL, OPT_WAIT };
 
 static const struct option_def options[] = {
-    [OPT_TEMPLATE] = {'t', "template", "NAME",
-                      "start from this template instead of the default one"},
+    [OPT_TEMPLATE] = {'t', "template", "NAME", "start from this template instead of the default one"},
     [OPT_MEMORY] = {'m', "memory", "SIZE", "memory, such as 256M"},
     [OPT_VCPUS] = {0, "vcpus", "N", "number of processors"},
     [OPT_DISK] = {0, "disk", "SIZE", "grow the disk to this size"},
     [OPT_LABEL] = {'l', "label", "KEY=VALUE", "a label; may be repeated"},
-    [OPT_WAIT] = {'w', "wait", NULL,
-                  "return when it runs (otherwise whatever is done next waits for it)"},
+    [OPT_WAIT] = {'w', "wait", NULL, "return when it runs (otherwise whatever is done next waits for it)"},
     {0, NULL, NULL, NULL},
 };
 
-static int set(const struct tree *t, const char *name, const char *attribute, const char *value,
-               struct err *e)
+static int set(const struct tree *t, const char *name, const char *attribute, const char *value, struct err *e)
 {
     char path[TREE_PATH_MAX];
     if (!value)
@@ -68,8 +65,7 @@ static int set_up(const struct tree *t, const char *name, const struct args *a, 
     return rc;
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     const char *name = a->pos[0], *template = args_value(a, OPT_TEMPLATE);
     char path[TREE_PATH_MAX];
@@ -96,8 +92,7 @@ const struct command command_create = {
     .name = "create",
     .usage = "[OPTION...] NAME",
     .summary = "make a sandbox",
-    .help =
-        "It is usable at once: the first command or file access waits until the machine is up.\n",
+    .help = "It is usable at once: the first command or file access waits until the machine is up.\n",
     .options = options,
     .pos_min = 1,
     .pos_max = 1,

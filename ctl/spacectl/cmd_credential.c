@@ -16,7 +16,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define VARIANT sodium_base64_VARIANT_ORIGINAL
+#define VARIANT    sodium_base64_VARIANT_ORIGINAL
 #define SCOPE_HELP "platform, tenant, label.admin.KEY=VALUE or sandbox.NAME, for root USER:... (default tenant)"
 
 enum { OPT_SCOPE, OPT_HOST, OPT_METHOD, OPT_EXPIRES, OPT_RATE };
@@ -133,7 +133,7 @@ static int set(const struct command *self, const struct tree *t, const struct ar
 /* ---- ls, rm ---- */
 
 static const struct column columns[] = {
-    {"scope", COLUMN_TEXT, NULL}, {"name", COLUMN_TEXT, NULL},  {"state", COLUMN_TEXT, NULL}, {"method", COLUMN_TEXT, NULL},
+    {"scope", COLUMN_TEXT, NULL}, {"name", COLUMN_TEXT, NULL},    {"state", COLUMN_TEXT, NULL}, {"method", COLUMN_TEXT, NULL},
     {"hosts", COLUMN_TEXT, NULL}, {"expires", COLUMN_TEXT, NULL}, {"rate", COLUMN_TEXT, NULL},  {NULL, COLUMN_TEXT, NULL},
 };
 
@@ -231,7 +231,8 @@ static int login(const struct command *self, const struct tree *t, const struct 
     crypto_box_keypair(public, secret);
     sodium_bin2base64(key, sizeof key, public, sizeof public, VARIANT);
     snprintf(question, sizeof question, "%.400s %s", a->pos[1], key);
-    int rc = strchr(a->pos[0], '/') ? err_set(e, EINVAL, "'%.80s' is no sandbox's name", a->pos[0]) : tree_path(path, e, "credentials/sandbox.%s/autofill", a->pos[0]);
+    int rc = strchr(a->pos[0], '/') ? err_set(e, EINVAL, "'%.80s' is no sandbox's name", a->pos[0])
+                                    : tree_path(path, e, "credentials/sandbox.%s/autofill", a->pos[0]);
     const char *colon = strchr(a->pos[0], ':');
     if (rc == 0 && colon) /* OWNER:NAME */
         rc = tree_path(path, e, "credentials/%.*s:sandbox.%s/autofill", (int)(colon - a->pos[0]), a->pos[0], colon + 1);

@@ -94,8 +94,7 @@ static int add_line(struct names *l, char *line)
 }
 
 /* Adds what SIDE/changes says of `other`, a head. */
-static int read_changes(const struct tree *t, const char *side, const char *other, struct names *l,
-                        struct err *e)
+static int read_changes(const struct tree *t, const char *side, const char *other, struct names *l, struct err *e)
 {
     char path[TREE_PATH_MAX], *line = NULL;
     size_t room = 0;
@@ -149,9 +148,8 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
 /* But for contents. */
 static bool same(const struct stat *a, const struct stat *b)
 {
-    return a->st_mode == b->st_mode && a->st_uid == b->st_uid && a->st_gid == b->st_gid &&
-           a->st_nlink == b->st_nlink && a->st_rdev == b->st_rdev && a->st_size == b->st_size &&
-           same_time(&a->st_mtim, &b->st_mtim) && same_time(&a->st_ctim, &b->st_ctim);
+    return a->st_mode == b->st_mode && a->st_uid == b->st_uid && a->st_gid == b->st_gid && a->st_nlink == b->st_nlink && a->st_rdev == b->st_rdev &&
+           a->st_size == b->st_size && same_time(&a->st_mtim, &b->st_mtim) && same_time(&a->st_ctim, &b->st_ctim);
 }
 
 /* 1 when it is there, 0, or -errno. */
@@ -200,8 +198,8 @@ static int look_into_directories(int before, int now, struct names *l)
     for (size_t i = 0; rc == 0 && i < n; i++) {
         struct stat a, b;
         const char *path = l->v[i].path;
-        if (fstatat(before, path, &a, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(a.st_mode) ||
-            fstatat(now, path, &b, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(b.st_mode))
+        if (fstatat(before, path, &a, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(a.st_mode) || fstatat(now, path, &b, AT_SYMLINK_NOFOLLOW) < 0 ||
+            !S_ISDIR(b.st_mode))
             continue;
         if (!l->v[i].bytes && same(&a, &b))
             continue;
@@ -212,8 +210,7 @@ static int look_into_directories(int before, int now, struct names *l)
     return rc;
 }
 
-static int judge(const struct tree *t, int before, int now, const struct name *n,
-                 struct table *table, struct err *e)
+static int judge(const struct tree *t, int before, int now, const struct name *n, struct table *table, struct err *e)
 {
     struct stat a, b;
     char bytes[24];
@@ -222,18 +219,13 @@ static int judge(const struct tree *t, int before, int now, const struct name *n
         return is;
     if ((!was && !is) || (was && is && !n->bytes && same(&a, &b)))
         return 0;
-    snprintf(bytes, sizeof bytes, "%" PRIu64,
-             was && is ? n->bytes : (uint64_t)(is ? b.st_size : a.st_size));
-    const char *cells[TABLE_COLUMNS_MAX] = {!was  ? "added"
-                                            : !is ? "removed"
-                                                  : "changed",
-                                            bytes, n->path};
+    snprintf(bytes, sizeof bytes, "%" PRIu64, was && is ? n->bytes : (uint64_t)(is ? b.st_size : a.st_size));
+    const char *cells[TABLE_COLUMNS_MAX] = {!was ? "added" : !is ? "removed" : "changed", bytes, n->path};
     table_add(table, cells);
     return 0;
 }
 
-static int compare(const struct tree *t, struct names *l, char sides[2][TREE_PATH_MAX],
-                   struct table *table, struct err *e)
+static int compare(const struct tree *t, struct names *l, char sides[2][TREE_PATH_MAX], struct table *table, struct err *e)
 {
     char path[TREE_PATH_MAX];
     int rc = tree_path(path, e, "%s/files", sides[0]);
@@ -250,8 +242,7 @@ static int compare(const struct tree *t, struct names *l, char sides[2][TREE_PAT
 }
 
 /* Compares two snapshots of a sandbox and prints what differs. */
-static int diff(const struct tree *t, const char *sandbox, const char *const names[2], bool json,
-                struct err *e)
+static int diff(const struct tree *t, const char *sandbox, const char *const names[2], bool json, struct err *e)
 {
     char sides[2][TREE_PATH_MAX], heads[2][128], path[TREE_PATH_MAX];
     AUTO_NAMES struct names l = {0};
@@ -279,8 +270,7 @@ static int diff(const struct tree *t, const char *sandbox, const char *const nam
 }
 
 /* The disk as it is now is compared as a snapshot that goes again. */
-static int diff_live(const struct tree *t, const char *sandbox, const char *old, bool json,
-                     struct err *e)
+static int diff_live(const struct tree *t, const char *sandbox, const char *old, bool json, struct err *e)
 {
     char name[32], path[TREE_PATH_MAX], files[TREE_PATH_MAX];
     const char *const names[2] = {old, name};
@@ -299,8 +289,7 @@ static int diff_live(const struct tree *t, const char *sandbox, const char *old,
     return rc < 0 ? rc : removed;
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     const char *const names[2] = {a->pos[1], a->pos_count > 2 ? a->pos[2] : NULL};
     bool json = args_value(a, OPT_JSON) != NULL;
@@ -308,8 +297,7 @@ static int run(const struct command *self, const struct tree *t, const struct ar
     int rc = tree_check_name("sandbox", a->pos[0], e);
     if (rc < 0)
         return rc;
-    return names[1] ? diff(t, a->pos[0], names, json, e)
-                    : diff_live(t, a->pos[0], names[0], json, e);
+    return names[1] ? diff(t, a->pos[0], names, json, e) : diff_live(t, a->pos[0], names[0], json, e);
 }
 
 const struct command command_diff = {

@@ -12,26 +12,21 @@
 enum { OPT_CONFIG, OPT_JSON };
 
 static const struct option_def options[] = {
-    [OPT_CONFIG] = {'c', "config", "FILE",
-                    "the instance's configuration (default $SPACE_CONFIG, else " CONFIG_PATH_DEFAULT
-                    ")"},
+    [OPT_CONFIG] = {'c', "config", "FILE", "the instance's configuration (default $SPACE_CONFIG, else " CONFIG_PATH_DEFAULT ")"},
     [OPT_JSON] = {'j', "json", NULL, "print a JSON array"},
     {0, NULL, NULL, NULL},
 };
 
 static const struct column columns[] = {
-    {"check", COLUMN_TEXT, NULL}, {"result", COLUMN_TEXT, NULL}, {"text", COLUMN_TEXT, NULL},
-    {"mend", COLUMN_TEXT, NULL},  {NULL, COLUMN_TEXT, NULL},
+    {"check", COLUMN_TEXT, NULL}, {"result", COLUMN_TEXT, NULL}, {"text", COLUMN_TEXT, NULL}, {"mend", COLUMN_TEXT, NULL}, {NULL, COLUMN_TEXT, NULL},
 };
 
-static const char *const level_names[] = {
-    [LEVEL_OK] = "ok", [LEVEL_NOTE] = "note", [LEVEL_BAD] = "FAIL"};
+static const char *const level_names[] = {[LEVEL_OK] = "ok", [LEVEL_NOTE] = "note", [LEVEL_BAD] = "FAIL"};
 
 static void examine(const struct args *a, const struct tree *t, struct doctor *d)
 {
     struct err e = {0};
-    const char *path = args_value(a, OPT_CONFIG), *env = getenv("SPACE_CONFIG"),
-               *space = getenv("SPACE");
+    const char *path = args_value(a, OPT_CONFIG), *env = getenv("SPACE_CONFIG"), *space = getenv("SPACE");
     d->config_path = path ? path : env && *env ? env : CONFIG_PATH_DEFAULT;
     d->config_ok = config_load(d->config_path, &d->config, &e) == 0;
     snprintf(d->config_error, sizeof d->config_error, "%s", e.msg);
@@ -51,8 +46,7 @@ static void report(struct table *table, const char *name, const struct finding *
     fflush(stdout);
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct doctor doctor;
     bool json = args_value(a, OPT_JSON) != NULL;

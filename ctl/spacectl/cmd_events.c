@@ -30,8 +30,7 @@ static int select_since(const struct tree *t, int fd, const char *since, struct 
     return write(fd, line, (size_t)n) == n ? 0 : tree_fail(t, errno, "write", "events", e);
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     bool follow = args_value(a, OPT_FOLLOW) != NULL;
     const char *since = args_value(a, OPT_SINCE);

@@ -4,8 +4,7 @@
 #include "spacectl/command.h"
 #include "spacectl/exec_options.h"
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct job_spec spec = {.argv = a->pos + 1};
     char env[EXEC_ENV_MAX];

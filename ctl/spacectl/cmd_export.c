@@ -170,7 +170,7 @@ static int make_sandbox(const struct tree *t, const char *name, const char *temp
     if (rc < 0)
         return rc;
     for (size_t i = 0; rc >= 0 && i < sizeof carried / sizeof carried[0]; i++) { /* size first: nothing has used it yet */
-        bool later = !strcmp(carried[i], "disk"); /* it brings its own */
+        bool later = !strcmp(carried[i], "disk");                                /* it brings its own */
         if (!s->value[i] || later)
             continue;
         rc = tree_path(to, e, "sandboxes/%s/%s", name, carried[i]);

@@ -2,8 +2,7 @@
 // spacectl fork: a new sandbox that goes on from where another one is.
 #include "spacectl/command.h"
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     const char *source = a->pos[0], *name = a->pos[1];
     char from[TREE_PATH_MAX], dir[TREE_PATH_MAX], to[TREE_PATH_MAX];

@@ -139,10 +139,8 @@ static void begin(struct forward *f, const struct listener *l)
 
 static int listen_at(int family, uint16_t *port)
 {
-    struct sockaddr_in four = {
-        .sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct sockaddr_in6 six = {
-        .sin6_family = AF_INET6, .sin6_port = htons(*port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(*port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     struct sockaddr *at = family == AF_INET ? (struct sockaddr *)&four : (struct sockaddr *)&six;
     socklen_t size = family == AF_INET ? sizeof four : sizeof six;
     int one = 1, fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -229,8 +227,7 @@ static int loop(struct forward *f, struct err *e)
     }
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct forward f = {.tree = t, .name = a->pos[0]};
     char path[TREE_PATH_MAX];

@@ -40,9 +40,8 @@ static void print_stat(const struct volumed_reply *r)
 {
     printf("%llu artifacts of %.1f MiB; %.1f MiB of chunks, %.1f MiB different ones (%.2f to 1), stored as %.1f MiB in "
            "%llu packs (%.2f to 1)\n",
-           (unsigned long long)r->stat.artifacts, mib(r->stat.file_bytes), mib(r->stat.chunk_bytes),
-           mib(r->stat.unique_bytes), ratio(r->stat.chunk_bytes, r->stat.unique_bytes),
-           mib(r->stat.stored_bytes), (unsigned long long)r->stat.packs,
+           (unsigned long long)r->stat.artifacts, mib(r->stat.file_bytes), mib(r->stat.chunk_bytes), mib(r->stat.unique_bytes),
+           ratio(r->stat.chunk_bytes, r->stat.unique_bytes), mib(r->stat.stored_bytes), (unsigned long long)r->stat.packs,
            ratio(r->stat.unique_bytes, r->stat.stored_bytes));
 }
 
@@ -53,9 +52,8 @@ static int collect(int fd, const char *tenant, struct err *e)
     if (rc == 0 && rep.error < 0)
         rc = err_set(e, -rep.error, "remove garbage: %s", rep.sentence);
     if (rc == 0)
-        printf("removed %llu packs, %.1f MiB; %llu uploads in progress keep the rest\n",
-               (unsigned long long)rep.gc.deleted_packs, mib(rep.gc.deleted_bytes),
-               (unsigned long long)rep.gc.waiting);
+        printf("removed %llu packs, %.1f MiB; %llu uploads in progress keep the rest\n", (unsigned long long)rep.gc.deleted_packs,
+               mib(rep.gc.deleted_bytes), (unsigned long long)rep.gc.waiting);
     return rc;
 }
 
@@ -110,8 +108,7 @@ static int check_and_repair(int fd, const char *tenant, uint32_t flags, const st
     return check(fd, tenant, flags, c, f, e);
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct volumed_reply rep;
     const char *tenant = args_value(a, OPT_TENANT);

@@ -30,8 +30,8 @@ static void print_key(const char *tenant, const struct volumed_reply *r)
     printf("%s: key ", tenant);
     for (size_t i = 0; i < sizeof r->key.id; i++)
         printf("%02x", r->key.id[i]);
-    printf(", wrapped by %.*s; when it is revoked: %s\n", (int)sizeof r->key.wrapped_by,
-           r->key.wrapped_by, r->key.policy < 3 ? policies[r->key.policy] : "?");
+    printf(", wrapped by %.*s; when it is revoked: %s\n", (int)sizeof r->key.wrapped_by, r->key.wrapped_by,
+           r->key.policy < 3 ? policies[r->key.policy] : "?");
 }
 
 static int one_tenant(int fd, const char *tenant, uint32_t flags, struct err *e)
@@ -108,7 +108,8 @@ const struct command command_key_revoke = {
     .name = "key revoke",
     .usage = "--for-good [--config FILE] TENANT ...",
     .summary = "make what a tenant has in the store unreadable, on every node, for good",
-    .help = "Other nodes stop within five minutes. A tenant revokes its key itself, and may take it back, where its wrapping key is kept. For root.\n",
+    .help =
+        "Other nodes stop within five minutes. A tenant revokes its key itself, and may take it back, where its wrapping key is kept. For root.\n",
     .options = revoke_options,
     .pos_min = 1,
     .pos_max = -1,

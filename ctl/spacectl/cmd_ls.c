@@ -30,13 +30,11 @@ static int add_named(const struct tree *t, struct table *table, const struct arg
     return 0;
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct table *table = table_create(columns);
     (void)self;
-    int rc = a->pos_count ? add_named(t, table, a, e)
-                          : listing_add_all(t, table, columns, "sandboxes", e);
+    int rc = a->pos_count ? add_named(t, table, a, e) : listing_add_all(t, table, columns, "sandboxes", e);
     if (rc >= 0)
         table_print(table, args_value(a, OPT_JSON) != NULL, stdout);
     table_destroy(table);

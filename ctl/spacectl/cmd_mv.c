@@ -2,8 +2,7 @@
 // spacectl mv: another name for a sandbox, in all trees.
 #include "spacectl/command.h"
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     char from[TREE_PATH_MAX], to[TREE_PATH_MAX];
     (void)self;

@@ -42,8 +42,7 @@ static int explain(const struct tree *t, const char *name, const char *where, st
     return 0;
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     (void)self;
     if (a->pos_count == 1)

@@ -12,8 +12,7 @@ static const struct option_def options[] = {
     {0, NULL, NULL, NULL},
 };
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     int failures = 0;
     char path[TREE_PATH_MAX];

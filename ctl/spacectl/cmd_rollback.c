@@ -2,8 +2,7 @@
 // spacectl rollback: a sandbox back to one of its snapshots, in place.
 #include "spacectl/command.h"
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     const char *name = a->pos[0], *snapshot = a->pos[1];
     char from[TREE_PATH_MAX], to[TREE_PATH_MAX];

@@ -18,15 +18,13 @@ static void add_term(char env[EXEC_ENV_MAX], struct job_spec *spec)
     if (!term || !*term)
         return;
     snprintf(old, sizeof old, "%s", env);
-    int n = snprintf(env, EXEC_ENV_MAX, "TERM=%s\n%s", term,
-                     old); /* first: an explicit -e TERM=... behind it wins */
+    int n = snprintf(env, EXEC_ENV_MAX, "TERM=%s\n%s", term, old); /* first: an explicit -e TERM=... behind it wins */
     if (n < 0 || n >= EXEC_ENV_MAX)
         snprintf(env, EXEC_ENV_MAX, "%s", old);
     spec->env = env[0] ? env : NULL;
 }
 
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     static char *const login[] = {"/bin/sh", "-c", "exec \"${SHELL:-/bin/sh}\" -l", NULL};
     struct job_spec spec = {.argv = a->pos_count > 1 ? a->pos + 1 : login};

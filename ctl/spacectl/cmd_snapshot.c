@@ -24,16 +24,13 @@ static const struct option_def create_options[] = {
 };
 
 static const struct column columns[] = {
-    {"snapshot", COLUMN_TEXT, NULL}, {"created", COLUMN_AGE, "age"},
-    {"kind", COLUMN_TEXT, NULL},     {"size", COLUMN_SIZE, NULL},
-    {"delta", COLUMN_SIZE, NULL},    {"expires", COLUMN_UNTIL, NULL},
-    {"tier", COLUMN_TEXT, NULL},     {"state", COLUMN_TEXT, NULL},
+    {"snapshot", COLUMN_TEXT, NULL}, {"created", COLUMN_AGE, "age"},  {"kind", COLUMN_TEXT, NULL}, {"size", COLUMN_SIZE, NULL},
+    {"delta", COLUMN_SIZE, NULL},    {"expires", COLUMN_UNTIL, NULL}, {"tier", COLUMN_TEXT, NULL}, {"state", COLUMN_TEXT, NULL},
     {"head", COLUMN_TEXT, NULL},     {NULL, COLUMN_TEXT, NULL},
 };
 
 /* snapshots/NAME/SNAP, both checked. */
-static int snapshot_path(char out[TREE_PATH_MAX], const char *name, const char *snapshot,
-                         struct err *e)
+static int snapshot_path(char out[TREE_PATH_MAX], const char *name, const char *snapshot, struct err *e)
 {
     /* A destroyed sandbox's snapshots live under NAME~ID. */
     const char *tilde = strchr(name, '~');
@@ -46,8 +43,7 @@ static int snapshot_path(char out[TREE_PATH_MAX], const char *name, const char *
         rc = tree_check_name("snapshot", snapshot, e);
     if (rc < 0)
         return rc;
-    return snapshot ? tree_path(out, e, "snapshots/%s/%s", name, snapshot)
-                    : tree_path(out, e, "snapshots/%s", name);
+    return snapshot ? tree_path(out, e, "snapshots/%s/%s", name, snapshot) : tree_path(out, e, "snapshots/%s", name);
 }
 
 /* The snapshot that was just made becomes a checkpoint. */
@@ -66,8 +62,7 @@ static int fill(const struct tree *t, const char *name, const char *dir, struct 
     return rc;
 }
 
-static int create(const struct command *self, const struct tree *t, const struct args *a,
-                  struct err *e)
+static int create(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     char path[TREE_PATH_MAX], dated[32];
     const char *snapshot = a->pos[1];
@@ -110,8 +105,7 @@ static int add_in_order(const struct tree *t, struct table *table, const char *d
     for (int i = 0; all && i < count; i++) {
         struct err ignored = {0};
         all[i].name = names[i];
-        if (tree_path(path, &ignored, "%s/%s/created", dir, names[i]) < 0 ||
-            tree_read(t, path, all[i].created, sizeof all[i].created, &ignored) < 0)
+        if (tree_path(path, &ignored, "%s/%s/created", dir, names[i]) < 0 || tree_read(t, path, all[i].created, sizeof all[i].created, &ignored) < 0)
             all[i].created[0] = 0; /* it has gone: so will its row */
     }
     if (all)
@@ -123,8 +117,7 @@ static int add_in_order(const struct tree *t, struct table *table, const char *d
     return count < 0 ? count : 0;
 }
 
-static int list(const struct command *self, const struct tree *t, const struct args *a,
-                struct err *e)
+static int list(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     char path[TREE_PATH_MAX];
     (void)self;
@@ -139,8 +132,7 @@ static int list(const struct command *self, const struct tree *t, const struct a
     return rc;
 }
 
-static int destroy(const struct command *self, const struct tree *t, const struct args *a,
-                   struct err *e)
+static int destroy(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     char path[TREE_PATH_MAX];
     (void)self;
@@ -154,9 +146,8 @@ static int destroy(const struct command *self, const struct tree *t, const struc
     return 0;
 }
 
-static const char timeline_help[] =
-    "SIZE is the disk's, DELTA what the snapshot holds beyond the one before it. TIER is the line\n"
-    "of `keep` that keeps an automatic one longest, EXPIRES in how long it goes if that stays.\n";
+static const char timeline_help[] = "SIZE is the disk's, DELTA what the snapshot holds beyond the one before it. TIER is the line\n"
+                                    "of `keep` that keeps an automatic one longest, EXPIRES in how long it goes if that stays.\n";
 
 const struct command command_snapshot_create = {
     .name = "snapshot create",

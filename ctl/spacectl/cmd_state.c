@@ -8,8 +8,7 @@
 #include <stdio.h>
 
 /* Goes on behind a failure: the others were asked for too. */
-static int run(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e)
+static int run(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     int failures = 0;
     for (int i = 0; i < a->pos_count; i++) {
@@ -24,20 +23,19 @@ static int run(const struct command *self, const struct tree *t, const struct ar
     return failures ? EXIT_FAILED : 0;
 }
 
-#define VERB(verb, does, more)                                                                     \
-    const struct command command_##verb = {                                                        \
-        .name = #verb,                                                                             \
-        .usage = "NAME...",                                                                        \
-        .summary = does,                                                                           \
-        .help = more,                                                                              \
-        .pos_min = 1,                                                                              \
-        .pos_max = -1,                                                                             \
-        .run = run,                                                                                \
+#define VERB(verb, does, more)                                                                                                                       \
+    const struct command command_##verb = {                                                                                                          \
+        .name = #verb,                                                                                                                               \
+        .usage = "NAME...",                                                                                                                          \
+        .summary = does,                                                                                                                             \
+        .help = more,                                                                                                                                \
+        .pos_min = 1,                                                                                                                                \
+        .pos_max = -1,                                                                                                                               \
+        .run = run,                                                                                                                                  \
     };
 
 VERB(start, "boot stopped sandboxes", NULL)
-VERB(pause, "halt sandboxes where they are, memory kept",
-     "Opening a file or starting a job in one resumes it, unless `wake` says manual.\n")
+VERB(pause, "halt sandboxes where they are, memory kept", "Opening a file or starting a job in one resumes it, unless `wake` says manual.\n")
 VERB(resume, "let paused and suspended sandboxes run on", NULL)
 VERB(suspend, "move sandboxes to the object store: memory, processes and disk",
      "Neither memory nor a processor of this node is used any more. The next use brings one back, "

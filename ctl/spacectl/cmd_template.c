@@ -24,10 +24,8 @@ enum { OPT_FROM, OPT_SIZE, OPT_SKIP_DEVICES };
 enum { OPT_JSON };
 
 static const struct option_def build_options[] = {
-    [OPT_FROM] = {'f', "from", "DIR|TAR",
-                  "the root file system: a directory, or a tar file (compressed or not)"},
-    [OPT_SIZE] = {'s', "size", "SIZE",
-                  "size of the disk (default 10G; only what is used takes space)"},
+    [OPT_FROM] = {'f', "from", "DIR|TAR", "the root file system: a directory, or a tar file (compressed or not)"},
+    [OPT_SIZE] = {'s', "size", "SIZE", "size of the disk (default 10G; only what is used takes space)"},
     [OPT_SKIP_DEVICES] = {0, "skip-devices", NULL, "leave device nodes in the tar file out"},
     {0, NULL, NULL, NULL},
 };
@@ -38,9 +36,8 @@ static const struct option_def ls_options[] = {
 };
 
 static const struct column columns[] = {
-    {"template", COLUMN_TEXT, NULL}, {"state", COLUMN_TEXT, NULL}, {"size", COLUMN_SIZE, NULL},
-    {"share", COLUMN_TEXT, NULL},    {"owner", COLUMN_TEXT, NULL}, {"created", COLUMN_TEXT, NULL},
-    {"id", COLUMN_TEXT, NULL},       {NULL, COLUMN_TEXT, NULL},
+    {"template", COLUMN_TEXT, NULL}, {"state", COLUMN_TEXT, NULL},   {"size", COLUMN_SIZE, NULL}, {"share", COLUMN_TEXT, NULL},
+    {"owner", COLUMN_TEXT, NULL},    {"created", COLUMN_TEXT, NULL}, {"id", COLUMN_TEXT, NULL},   {NULL, COLUMN_TEXT, NULL},
 };
 
 static int parse_size(const char *text, uint64_t *out, struct err *e)
@@ -55,8 +52,7 @@ static int parse_size(const char *text, uint64_t *out, struct err *e)
 }
 
 /* Makes scratch/disk.raw from what --from names. */
-static int make_image(const struct scratch *s, const char *name, const struct args *a,
-                      uint64_t size, struct err *e)
+static int make_image(const struct scratch *s, const char *name, const struct args *a, uint64_t size, struct err *e)
 {
     const char *from = args_value(a, OPT_FROM);
     char root[SCRATCH_PATH_MAX];
@@ -67,8 +63,7 @@ static int make_image(const struct scratch *s, const char *name, const struct ar
         return image_make(s, from, size, name, e);
     if (!S_ISREG(st.st_mode))
         return err_set(e, EINVAL, "%s is neither a directory nor a file", from);
-    int rc =
-        tarball_unpack(from, s, args_value(a, OPT_SKIP_DEVICES) ? TARBALL_SKIP_DEVICES : 0u, e);
+    int rc = tarball_unpack(from, s, args_value(a, OPT_SKIP_DEVICES) ? TARBALL_SKIP_DEVICES : 0u, e);
     scratch_path(s, "root", root);
     return rc < 0 ? rc : image_make(s, root, size, name, e);
 }
@@ -90,8 +85,7 @@ static int transfer_main(void *user)
     return 1;
 }
 
-static int write_image(const struct tree *t, const struct scratch *s, const char *dir,
-                       uint64_t size, struct err *e)
+static int write_image(const struct tree *t, const struct scratch *s, const char *dir, uint64_t size, struct err *e)
 {
     char image[SCRATCH_PATH_MAX], path[TREE_PATH_MAX];
     int rc = tree_path(path, e, "%s/disk.raw", dir);
@@ -107,15 +101,13 @@ static int write_image(const struct tree *t, const struct scratch *s, const char
     if (ftruncate(out, (off_t)size) < 0)
         return tree_fail(t, errno, "size", path, e);
     struct transfer x = {in, out, path};
-    int status = process_run(
-        &(struct process){.function = transfer_main, .user = &x, .out = -1, .err = -1}, e);
+    int status = process_run(&(struct process){.function = transfer_main, .user = &x, .out = -1, .err = -1}, e);
     if (status < 0)
         return status;
     return status == 0 ? 0 : err_set(e, EIO, "cannot write %s/%s", t->path, path);
 }
 
-static int publish(const struct tree *t, const struct scratch *s, const char *name, uint64_t size,
-                   struct err *e)
+static int publish(const struct tree *t, const struct scratch *s, const char *name, uint64_t size, struct err *e)
 {
     char dir[TREE_PATH_MAX], state[TREE_PATH_MAX];
     int rc = tree_path(dir, e, "templates/%s", name);
@@ -146,8 +138,7 @@ static int check_free(const struct tree *t, const char *name, struct err *e)
     return rc;
 }
 
-static int build(const struct command *self, const struct tree *t, const struct args *a,
-                 struct err *e)
+static int build(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct scratch scratch = {""};
     uint64_t size;
@@ -173,8 +164,7 @@ static int build(const struct command *self, const struct tree *t, const struct 
     return rc;
 }
 
-static int list(const struct command *self, const struct tree *t, const struct args *a,
-                struct err *e)
+static int list(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     struct table *table = table_create(columns);
     (void)self;
@@ -185,8 +175,7 @@ static int list(const struct command *self, const struct tree *t, const struct a
     return rc;
 }
 
-static int destroy(const struct command *self, const struct tree *t, const struct args *a,
-                   struct err *e)
+static int destroy(const struct command *self, const struct tree *t, const struct args *a, struct err *e)
 {
     char path[TREE_PATH_MAX];
     (void)self;

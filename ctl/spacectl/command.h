@@ -30,8 +30,7 @@ struct command {
     int fail_status;      /* exit status when `run` returns an error; 0: EXIT_FAILED */
     unsigned flags;
     /* The exit status, or a negative errno with a sentence in `e`. */
-    int (*run)(const struct command *self, const struct tree *t, const struct args *a,
-               struct err *e);
+    int (*run)(const struct command *self, const struct tree *t, const struct args *a, struct err *e);
 };
 
 /* Every command of the program, and a NULL. */

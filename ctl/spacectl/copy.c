@@ -145,9 +145,7 @@ static void copy_file_at(struct copier *c, int from, int to, const char *name)
         complain(c, "read", ESTALE); /* it was a regular file a moment ago */
         return;
     }
-    AUTO_CLOSE int out =
-        openat(to, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
-               st.st_mode & 0777);
+    AUTO_CLOSE int out = openat(to, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, st.st_mode & 0777);
     if (out < 0) {
         complain(c, "write the copy of", errno);
         return;
@@ -170,16 +168,14 @@ static void copy_link_at(struct copier *c, int from, int to, const char *name)
     if (symlinkat(target, to, name) == 0)
         return;
     struct stat st;
-    bool replace = errno == EEXIST && fstatat(to, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-                   !S_ISDIR(st.st_mode) && unlinkat(to, name, 0) == 0;
+    bool replace = errno == EEXIST && fstatat(to, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(st.st_mode) && unlinkat(to, name, 0) == 0;
     if (!replace || symlinkat(target, to, name) < 0)
         complain(c, "make the copy of the link", errno);
 }
 
 static int copy_children(struct copier *c, int from, int to, int depth, struct err *e);
 
-static int copy_dir_at(struct copier *c, int from, int to, const char *name, int depth,
-                       struct err *e)
+static int copy_dir_at(struct copier *c, int from, int to, const char *name, int depth, struct err *e)
 {
     struct stat st;
     AUTO_CLOSE int in = openat(from, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -189,9 +185,7 @@ static int copy_dir_at(struct copier *c, int from, int to, const char *name, int
     }
     /* Writable while it is filled; its own mode comes last. */
     bool made = mkdirat(to, name, (st.st_mode & 0777) | 0700) == 0;
-    AUTO_CLOSE int out = made || errno == EEXIST
-                             ? openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-                             : -1;
+    AUTO_CLOSE int out = made || errno == EEXIST ? openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
     if (out < 0) {
         complain(c, "make the copy of", errno);
         return 0;
@@ -202,8 +196,7 @@ static int copy_dir_at(struct copier *c, int from, int to, const char *name, int
     return rc;
 }
 
-static int copy_entry(struct copier *c, int from, int to, const char *name, int depth,
-                      struct err *e)
+static int copy_entry(struct copier *c, int from, int to, const char *name, int depth, struct err *e)
 {
     struct stat st;
     if (fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) < 0)

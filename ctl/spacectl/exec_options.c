@@ -27,17 +27,14 @@ static int collect_env(const struct args *a, char env[EXEC_ENV_MAX], struct err 
         if (!equals || equals == item)
             return err_set(e, EINVAL, "-e takes NAME=VALUE, not \"%.80s\"", item);
         if (strchr(item, '\n'))
-            return err_set(e, EINVAL,
-                           "the value of %.*s holds a newline: the env file cannot carry it",
-                           (int)(equals - item), item);
+            return err_set(e, EINVAL, "the value of %.*s holds a newline: the env file cannot carry it", (int)(equals - item), item);
         if (!str_append(env, EXEC_ENV_MAX, &pos, "%s\n", item))
             return err_set(e, E2BIG, "the environment is longer than %d bytes", EXEC_ENV_MAX - 1);
     }
     return 0;
 }
 
-int exec_options_spec(const struct args *a, char env[EXEC_ENV_MAX], struct job_spec *spec,
-                      struct err *e)
+int exec_options_spec(const struct args *a, char env[EXEC_ENV_MAX], struct job_spec *spec, struct err *e)
 {
     spec->sandbox = a->pos[0];
     spec->cwd = args_value(a, OPT_WORKDIR);

@@ -12,7 +12,6 @@ extern const struct option_def exec_options[];
 
 /* Fills in the sandbox (the first positional argument) and what the options say; `env` backs
  * spec->env. 0 or -EINVAL, -E2BIG. */
-int exec_options_spec(const struct args *a, char env[EXEC_ENV_MAX], struct job_spec *spec,
-                      struct err *e);
+int exec_options_spec(const struct args *a, char env[EXEC_ENV_MAX], struct job_spec *spec, struct err *e);
 
 #endif

@@ -16,13 +16,12 @@
  * minutes would else be spent writing zeros. Blocks that are zero stay holes, so that costs no
  * space.
  */
-#define FEATURES                                                                                   \
-    "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_" \
-    "file,huge_file,"                                                                              \
+#define FEATURES                                                                                                                                     \
+    "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,large_"                                                   \
+    "file,huge_file,"                                                                                                                                \
     "dir_nlink,extra_isize,metadata_csum"
 
-static int failed(const struct scratch *s, const char *dir, uint64_t size, int status,
-                  struct err *e)
+static int failed(const struct scratch *s, const char *dir, uint64_t size, int status, struct err *e)
 {
     char line[200];
     scratch_first_line(s, "log", line, sizeof line);
@@ -32,8 +31,7 @@ static int failed(const struct scratch *s, const char *dir, uint64_t size, int s
                    (unsigned long long)(size >> 20), dir, *line ? line : "no reason given", status);
 }
 
-int image_make(const struct scratch *s, const char *dir, uint64_t size, const char *label,
-               struct err *e)
+int image_make(const struct scratch *s, const char *dir, uint64_t size, const char *label, struct err *e)
 {
     char path[SCRATCH_PATH_MAX], blocks[24], short_label[17];
     snprintf(short_label, sizeof short_label, "%.16s", label);
@@ -64,10 +62,7 @@ int image_make(const struct scratch *s, const char *dir, uint64_t size, const ch
     AUTO_CLOSE int out = scratch_file(s, "out", e), log = scratch_file(s, "log", e);
     if (out < 0 || log < 0)
         return -e->code;
-    int status = process_run(
-        &(struct process){
-            .argv = argv, .out = out, .err = log, .flags = geteuid() == 0 ? 0u : PROCESS_MAP_ROOT},
-        e);
+    int status = process_run(&(struct process){.argv = argv, .out = out, .err = log, .flags = geteuid() == 0 ? 0u : PROCESS_MAP_ROOT}, e);
     if (status < 0)
         return status;
     return status == 0 ? 0 : failed(s, dir, size, status, e);

@@ -22,8 +22,7 @@ static uint64_t now_ms(void)
 }
 
 /* The sentence of a failure on a file of the job. */
-static int job_fail(const struct job *job, int code, const char *what, const char *name,
-                    struct err *e)
+static int job_fail(const struct job *job, int code, const char *what, const char *name, struct err *e)
 {
     char path[TREE_PATH_MAX];
     int rc = tree_path(path, e, "%s/%s", job->path, name);
@@ -51,8 +50,7 @@ int job_open(const struct job *job, const char *name, int flags, struct err *e)
     return fd < 0 ? job_fail(job, errno, "open", name, e) : fd;
 }
 
-static int job_write(const struct job *job, const char *name, const void *data, size_t len,
-                     struct err *e)
+static int job_write(const struct job *job, const char *name, const void *data, size_t len, struct err *e)
 {
     AUTO_CLOSE int fd = job_open(job, name, O_WRONLY, e);
     if (fd < 0)
@@ -61,8 +59,7 @@ static int job_write(const struct job *job, const char *name, const void *data, 
     if (n < 0)
         return job_fail(job, errno, "write", name, e);
     if ((size_t)n != len)
-        return err_set(e, EIO, "only %zd of %zu bytes were taken by %s/%s", n, len, job->path,
-                       name);
+        return err_set(e, EIO, "only %zd of %zu bytes were taken by %s/%s", n, len, job->path, name);
     return 0;
 }
 
@@ -138,8 +135,7 @@ int job_resize(const struct job *job, unsigned columns, unsigned rows)
 void job_remove(struct job *job)
 {
     char path[PATH_MAX];
-    if (unlinkat(job->tree->fd, job->path, AT_REMOVEDIR) < 0 &&
-        (errno == ENOTCONN || errno == ESTALE) &&
+    if (unlinkat(job->tree->fd, job->path, AT_REMOVEDIR) < 0 && (errno == ENOTCONN || errno == ESTALE) &&
         (size_t)snprintf(path, sizeof path, "%s/%s", job->tree->path, job->path) < sizeof path)
         rmdir(path);
     if (job->dir >= 0)
@@ -151,8 +147,7 @@ static ssize_t stream_try(struct stream *s, void *buf, size_t size)
 {
     if (s->fd < 0) {
         int flags = O_RDONLY | O_CLOEXEC;
-        s->fd =
-            s->retried ? open_anew(s->job, s->name, flags) : openat(s->job->dir, s->name, flags);
+        s->fd = s->retried ? open_anew(s->job, s->name, flags) : openat(s->job->dir, s->name, flags);
         if (s->fd < 0)
             return -errno;
     }

@@ -25,8 +25,7 @@ static const char *read_cell(int dir, const char *name, char buf[CELL_MAX])
     return buf;
 }
 
-bool listing_add(const struct tree *t, struct table *table, const struct column *columns,
-                 const char *dir, const char *name)
+bool listing_add(const struct tree *t, struct table *table, const struct column *columns, const char *dir, const char *name)
 {
     char path[TREE_PATH_MAX], text[TABLE_COLUMNS_MAX][CELL_MAX];
     const char *cells[TABLE_COLUMNS_MAX] = {name};
@@ -42,8 +41,7 @@ bool listing_add(const struct tree *t, struct table *table, const struct column 
     return true;
 }
 
-int listing_add_all(const struct tree *t, struct table *table, const struct column *columns,
-                    const char *dir, struct err *e)
+int listing_add_all(const struct tree *t, struct table *table, const struct column *columns, const char *dir, struct err *e)
 {
     char **names = NULL;
     int count = tree_list(t, dir, &names, e);

@@ -11,11 +11,9 @@
  * column is named after (several lines become one, NULL where it cannot be read). False, and no
  * row, when the object has vanished.
  */
-bool listing_add(const struct tree *t, struct table *table, const struct column *columns,
-                 const char *dir, const char *name);
+bool listing_add(const struct tree *t, struct table *table, const struct column *columns, const char *dir, const char *name);
 
 /* listing_add for everything in `dir`. 0 or -errno. */
-int listing_add_all(const struct tree *t, struct table *table, const struct column *columns,
-                    const char *dir, struct err *e);
+int listing_add_all(const struct tree *t, struct table *table, const struct column *columns, const char *dir, struct err *e);
 
 #endif

@@ -40,10 +40,7 @@ static int match(const struct command *c, int argc, char **argv)
     if (!blank)
         return argc >= 1 && !strcmp(argv[0], c->name);
     size_t len = (size_t)(blank - c->name);
-    return argc >= 2 && strlen(argv[0]) == len && !memcmp(argv[0], c->name, len) &&
-                   !strcmp(argv[1], blank + 1)
-               ? 2
-               : 0;
+    return argc >= 2 && strlen(argv[0]) == len && !memcmp(argv[0], c->name, len) && !strcmp(argv[1], blank + 1) ? 2 : 0;
 }
 
 /* "template" alone: shows what may follow. */
@@ -53,8 +50,7 @@ static int group_usage(const char *group)
     int found = 0;
     for (int i = 0; commands[i]; i++)
         if (!strncmp(commands[i]->name, group, len) && commands[i]->name[len] == ' ') {
-            fprintf(stderr, "%sspacectl %s %s\n",
-                    found++ ? "       " : "usage: ", commands[i]->name, commands[i]->usage);
+            fprintf(stderr, "%sspacectl %s %s\n", found++ ? "       " : "usage: ", commands[i]->name, commands[i]->usage);
         }
     return found;
 }
@@ -107,8 +103,7 @@ static int leading_options(int argc, char **argv, const char **space)
 int main(int argc, char **argv)
 {
     const char *space = NULL;
-    if (argc >= 2 &&
-        (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))) {
+    if (argc >= 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))) {
         print_overview(stdout);
         return 0;
     }
@@ -127,7 +122,6 @@ int main(int argc, char **argv)
             return run_command(commands[i], space, argc - at - words, argv + at + words);
     }
     if (!group_usage(argv[at]))
-        fprintf(stderr, "spacectl: unknown command \"%s\" (spacectl --help lists them)\n",
-                argv[at]);
+        fprintf(stderr, "spacectl: unknown command \"%s\" (spacectl --help lists them)\n", argv[at]);
     return EXIT_USAGE;
 }

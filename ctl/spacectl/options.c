@@ -22,19 +22,15 @@ static int global_index(int i)
 
 /* Finds by letter, or by name of `len` bytes when letter is 0. Returns the definition, its index in
  * *index. */
-static const struct option_def *find(const struct option_def *defs, char letter, const char *name,
-                                     size_t len, int *index)
+static const struct option_def *find(const struct option_def *defs, char letter, const char *name, size_t len, int *index)
 {
     for (int i = 0; defs && defs[i].name; i++)
-        if (letter ? defs[i].letter == letter
-                   : strlen(defs[i].name) == len && !memcmp(defs[i].name, name, len)) {
+        if (letter ? defs[i].letter == letter : strlen(defs[i].name) == len && !memcmp(defs[i].name, name, len)) {
             *index = i;
             return &defs[i];
         }
     for (int i = 0; global_defs[i].name; i++)
-        if (letter
-                ? global_defs[i].letter == letter
-                : strlen(global_defs[i].name) == len && !memcmp(global_defs[i].name, name, len)) {
+        if (letter ? global_defs[i].letter == letter : strlen(global_defs[i].name) == len && !memcmp(global_defs[i].name, name, len)) {
             *index = global_index(i);
             return &global_defs[i];
         }
@@ -57,8 +53,7 @@ static int take(struct args *a, int index, const char *value, struct err *e)
 }
 
 /* One "--name", "--name=value" or "--name value". Moves *i over a value of its own. */
-static int parse_long(const struct option_def *defs, int argc, char **argv, int *i, struct args *a,
-                      struct err *e)
+static int parse_long(const struct option_def *defs, int argc, char **argv, int *i, struct args *a, struct err *e)
 {
     const char *name = argv[*i] + 2;
     const char *equals = strchr(name, '=');
@@ -68,8 +63,7 @@ static int parse_long(const struct option_def *defs, int argc, char **argv, int 
     if (!d)
         return err_set(e, EINVAL, "unknown option --%.*s (see --help)", (int)len, name);
     if (!d->value)
-        return equals ? err_set(e, EINVAL, "option --%s takes no value", d->name)
-                      : take(a, index, NULL, e);
+        return equals ? err_set(e, EINVAL, "option --%s takes no value", d->name) : take(a, index, NULL, e);
     if (equals)
         return take(a, index, equals + 1, e);
     if (*i + 1 >= argc)
@@ -78,8 +72,7 @@ static int parse_long(const struct option_def *defs, int argc, char **argv, int 
 }
 
 /* One "-x", "-xyz" (flags), "-xVALUE" or "-x VALUE". */
-static int parse_letters(const struct option_def *defs, int argc, char **argv, int *i,
-                         struct args *a, struct err *e)
+static int parse_letters(const struct option_def *defs, int argc, char **argv, int *i, struct args *a, struct err *e)
 {
     for (const char *p = argv[*i] + 1; *p; p++) {
         int index, rc;
@@ -103,8 +96,7 @@ static int parse_letters(const struct option_def *defs, int argc, char **argv, i
 
 /* Positional arguments are moved to the front of argv, so that they need no storage of their own.
  */
-int options_parse(const struct option_def *defs, int passthrough, int argc, char **argv,
-                  struct args *out, struct err *e)
+int options_parse(const struct option_def *defs, int passthrough, int argc, char **argv, struct args *out, struct err *e)
 {
     bool options_end = false;
     memset(out, 0, sizeof *out);
@@ -117,8 +109,7 @@ int options_parse(const struct option_def *defs, int passthrough, int argc, char
                 options_end = true;
                 continue;
             }
-            options_end =
-                arg[0] != '-' || !arg[1]; /* options may stand between NAME and the command */
+            options_end = arg[0] != '-' || !arg[1]; /* options may stand between NAME and the command */
         }
         if (options_end || arg[0] != '-' || !arg[1])
             argv[out->pos_count++] = arg;
@@ -162,8 +153,7 @@ static void print_defs(const struct option_def *defs)
         char letter[5] = "    ";
         if (defs->letter)
             snprintf(letter, sizeof letter, "-%c, ", defs->letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, defs->name, defs->value ? " " : "",
-                 defs->value ? defs->value : "");
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, defs->name, defs->value ? " " : "", defs->value ? defs->value : "");
         printf("  %-26s %s\n", left, defs->help);
     }
 }

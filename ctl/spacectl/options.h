@@ -36,8 +36,7 @@ struct args {
  * "--" right there is dropped. Otherwise "--" ends the options. Options that every command has
  * (--space DIR, --help) are handled here. 0 or -EINVAL with a sentence.
  */
-int options_parse(const struct option_def *defs, int passthrough, int argc, char **argv,
-                  struct args *out, struct err *e);
+int options_parse(const struct option_def *defs, int passthrough, int argc, char **argv, struct args *out, struct err *e);
 
 /* The value that option `def` was last given (for a flag: ""), or NULL. */
 const char *args_value(const struct args *a, int def);

@@ -6,8 +6,7 @@
 #include "base/err.h"
 
 enum process_flags {
-    PROCESS_MAP_ROOT =
-        1, /* in a user namespace where the caller is root, if the system allows it (argv only) */
+    PROCESS_MAP_ROOT = 1, /* in a user namespace where the caller is root, if the system allows it (argv only) */
 };
 
 struct process {

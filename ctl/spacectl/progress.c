@@ -26,8 +26,7 @@ int progress_line(const char *stats, const char *name, char *out, size_t size)
     char bar[WIDTH + 1];
     uint64_t done = 0, total = 0;
     int up = number(stats, "upload_bytes", &done) && number(stats, "upload_total", &total);
-    int down =
-        !up && number(stats, "download_bytes", &done) && number(stats, "download_total", &total);
+    int down = !up && number(stats, "download_bytes", &done) && number(stats, "download_total", &total);
     if (!(up || down) || !total)
         return 0;
     done = done > total ? total : done;
@@ -35,8 +34,7 @@ int progress_line(const char *stats, const char *name, char *out, size_t size)
     memset(bar, '-', WIDTH);
     memset(bar, '#', filled);
     bar[WIDTH] = 0;
-    return snprintf(out, size, "%.64s: %s [%s] %3u %% of %" PRIu64 " MiB", name,
-                    up ? "storing" : "fetching", bar,
+    return snprintf(out, size, "%.64s: %s [%s] %3u %% of %" PRIu64 " MiB", name, up ? "storing" : "fetching", bar,
                     (unsigned)((double)done / (double)total * 100), total >> 20);
 }
 

@@ -59,8 +59,7 @@ void scratch_first_line(const struct scratch *s, const char *name, char *out, un
 static void remove_children(int parent, const char *name, dev_t device)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == EACCES &&
-        fchmodat(parent, name, 0700, 0) == 0) /* a tar may hold directories without permissions */
+    if (fd < 0 && errno == EACCES && fchmodat(parent, name, 0700, 0) == 0) /* a tar may hold directories without permissions */
         fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct stat st;
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);

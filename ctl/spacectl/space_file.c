@@ -12,11 +12,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define MAGIC       "spacefs export 1\n"
-#define LINE_SIZE   1024u
-#define LINES_MAX   4096u
-#define RECORD_MAX  (1u << 20)
-#define DISK_MAX    (64ull << 40)
+#define MAGIC      "spacefs export 1\n"
+#define LINE_SIZE  1024u
+#define LINES_MAX  4096u
+#define RECORD_MAX (1u << 20)
+#define DISK_MAX   (64ull << 40)
 
 /* Little endian, as all that runs here. */
 struct record {
@@ -152,7 +152,8 @@ static int get_line(struct space_file *f, char out[LINE_SIZE], struct err *e)
     return err_set(e, EBADMSG, "%s is damaged: a setting has no end", f->name);
 }
 
-int space_file_get_header(struct space_file *f, int (*setting)(void *user, const char *key, const char *line, struct err *e), void *user, struct err *e)
+int space_file_get_header(struct space_file *f, int (*setting)(void *user, const char *key, const char *line, struct err *e), void *user,
+                          struct err *e)
 {
     char line[LINE_SIZE], magic[sizeof MAGIC] = "";
     int rc = get(f, magic, strlen(MAGIC), e);

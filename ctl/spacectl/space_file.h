@@ -27,7 +27,8 @@ int space_file_put_setting(struct space_file *f, const char *key, const char *li
 int space_file_put_disk(struct space_file *f, int disk, struct err *e);
 
 /* Reading. -EBADMSG: it is no such file, or damaged; -EPROTO: of a newer kind. */
-int space_file_get_header(struct space_file *f, int (*setting)(void *user, const char *key, const char *line, struct err *e), void *user, struct err *e);
+int space_file_get_header(struct space_file *f, int (*setting)(void *user, const char *key, const char *line, struct err *e), void *user,
+                          struct err *e);
 /* Makes `disk` as long as it is to be, and writes what is no hole. 0 only when the checksum fits. */
 int space_file_get_disk(struct space_file *f, int disk, struct err *e);
 

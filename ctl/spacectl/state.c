@@ -41,8 +41,7 @@ static int failed(const struct tree *t, const char *name, const char *state, str
     struct err ignored;
     if (tree_path(path, &ignored, "sandboxes/%s/error", name) >= 0)
         tree_read(t, path, text, sizeof text, &ignored);
-    return err_set(e, strcmp(state, "failed") ? ECANCELED : EIO, "%s is %s%s%s", name, state,
-                   *text ? ": " : "", text);
+    return err_set(e, strcmp(state, "failed") ? ECANCELED : EIO, "%s is %s%s%s", name, state, *text ? ": " : "", text);
 }
 
 /* Reads the state, and while it is on the way waits (at most a second) for the next one. 0 or

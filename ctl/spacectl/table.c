@@ -59,11 +59,7 @@ void table_destroy(struct table *t)
 static int utf8_length(const unsigned char *s)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    int n = s[0] < 0x80                   ? 1
-            : s[0] >= 0xf0 && s[0] < 0xf8 ? 4
-            : s[0] >= 0xe0                ? 3
-            : s[0] >= 0xc0                ? 2
-                                          : 0;
+    int n = s[0] < 0x80 ? 1 : s[0] >= 0xf0 && s[0] < 0xf8 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
     if (n <= 1)
         return n;
     if (s[0] >= 0xf8)
@@ -103,8 +99,7 @@ static void json_cell(FILE *out, enum column_kind kind, const char *cell)
     uint64_t number;
     if (!cell)
         fputs("null", out);
-    else if ((kind == COLUMN_NUMBER || kind == COLUMN_SIZE) &&
-             str_parse_u64(cell, UINT64_MAX, &number) == 0)
+    else if ((kind == COLUMN_NUMBER || kind == COLUMN_SIZE) && str_parse_u64(cell, UINT64_MAX, &number) == 0)
         fprintf(out, "%llu", (unsigned long long)number);
     else
         json_string(out, cell);
@@ -162,9 +157,7 @@ static const char *shown(enum column_kind kind, const char *cell, char buf[24])
         return "-";
     if (kind == COLUMN_AGE || kind == COLUMN_UNTIL)
         return distance(kind, cell, buf);
-    return kind == COLUMN_SIZE && str_parse_u64(cell, UINT64_MAX, &bytes) == 0
-               ? str_format_size(bytes, buf)
-               : cell;
+    return kind == COLUMN_SIZE && str_parse_u64(cell, UINT64_MAX, &bytes) == 0 ? str_format_size(bytes, buf) : cell;
 }
 
 /* Padded to `width`, unless that is 0: nothing follows then. */
@@ -208,8 +201,7 @@ static void print_text(const struct table *t, FILE *out)
         print_cell(out, heading(&t->columns[i]), width[i], true);
     putc('\n', out);
     for (size_t i = 0; i < t->cell_count; i++) {
-        print_cell(out, shown(t->columns[i % columns].kind, t->cells[i], buf), width[i % columns],
-                   false);
+        print_cell(out, shown(t->columns[i % columns].kind, t->cells[i], buf), width[i % columns], false);
         if (i % columns + 1 == columns)
             putc('\n', out);
     }

@@ -24,8 +24,7 @@ static void unescape(char *s)
         const char *letter;
         if (*s != '\\' || !s[1]) {
             *out++ = *s++;
-        } else if (s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' &&
-                   s[3] <= '7') {
+        } else if (s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' && s[3] >= '0' && s[3] <= '7') {
             *out++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
             s += 4;
         } else {
@@ -97,8 +96,7 @@ int tarball_judge(char *line, char **name, struct err *e)
     unescape(start);
     *name = start;
     int rc = check_name(start, "a member", e);
-    if (rc == 0 && *mode == 'h' &&
-        target) { /* a symbolic link may point anywhere: it is only followed in the guest */
+    if (rc == 0 && *mode == 'h' && target) { /* a symbolic link may point anywhere: it is only followed in the guest */
         unescape(target);
         rc = check_name(target, "the target of a hard link", e);
     }
@@ -121,12 +119,10 @@ static void listing_finish(struct listing *l)
         free(l->exclude[i]);
 }
 
-static int add_device(struct listing *l, const char *path, const char *name, unsigned flags,
-                      struct err *e)
+static int add_device(struct listing *l, const char *path, const char *name, unsigned flags, struct err *e)
 {
     if (!(flags & TARBALL_SKIP_DEVICES))
-        return err_set(e, EINVAL, "%s holds a device node: %.200s (--skip-devices leaves them out)",
-                       path, name);
+        return err_set(e, EINVAL, "%s holds a device node: %.200s (--skip-devices leaves them out)", path, name);
     if (l->excluded == DEVICES_MAX)
         return err_set(e, E2BIG, "%s holds more than %d device nodes", path, DEVICES_MAX);
     if (asprintf(&l->exclude[l->excluded], "--exclude=%s", name) < 0)
@@ -160,20 +156,17 @@ static int read_listing(FILE *f, const char *path, unsigned flags, struct listin
     return 0;
 }
 
-static int tar_failed(const struct scratch *s, const char *path, const char *what, int status,
-                      struct err *e)
+static int tar_failed(const struct scratch *s, const char *path, const char *what, int status, struct err *e)
 {
     char line[200];
     scratch_first_line(s, "log", line, sizeof line);
     if (!strncmp(line, "tar: ", 5))
         memmove(line, line + 5, strlen(line + 5) + 1);
-    return err_set(e, EBADMSG, "cannot %s %s: %s (tar ended with status %d)", what, path,
-                   *line ? line : "no reason given", status);
+    return err_set(e, EBADMSG, "cannot %s %s: %s (tar ended with status %d)", what, path, *line ? line : "no reason given", status);
 }
 
 /* Runs tar -t and judges what it prints. */
-static int list(const char *path, const struct scratch *s, unsigned flags, struct listing *l,
-                struct err *e)
+static int list(const char *path, const struct scratch *s, unsigned flags, struct listing *l, struct err *e)
 {
     const char *const argv[] = {"tar",
                                 "--list",
@@ -209,8 +202,7 @@ static int list(const char *path, const struct scratch *s, unsigned flags, struc
     return rc;
 }
 
-static int extract(const char *path, const struct scratch *s, const struct listing *l,
-                   struct err *e)
+static int extract(const char *path, const struct scratch *s, const struct listing *l, struct err *e)
 {
     bool root = geteuid() == 0;
     char dir[SCRATCH_PATH_MAX];

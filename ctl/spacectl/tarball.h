@@ -20,13 +20,7 @@ enum tarball_flags { TARBALL_SKIP_DEVICES = 1 };
 int tarball_unpack(const char *path, const struct scratch *s, unsigned flags, struct err *e);
 
 /* What a line of the listing says. */
-enum tarball_line {
-    TARBALL_MEMBER,
-    TARBALL_DEVICE,
-    TARBALL_END_MARK,
-    TARBALL_NO_END_MARK,
-    TARBALL_UNKNOWN
-};
+enum tarball_line { TARBALL_MEMBER, TARBALL_DEVICE, TARBALL_END_MARK, TARBALL_NO_END_MARK, TARBALL_UNKNOWN };
 
 /*
  * Judges one line (without its newline; it is changed). For members and devices *name is the

@@ -24,8 +24,7 @@ int tree_open(const char *dir, struct tree *out, struct err *e)
     out->fd = open(out->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (out->fd < 0)
         return err_set(e, errno, "cannot open the mount %s: %s%s", out->path, strerror(errno),
-                       errno == ENOTCONN ? " (spacefs has died; `ctl/quickstart` brings it back)"
-                                         : "");
+                       errno == ENOTCONN ? " (spacefs has died; `ctl/quickstart` brings it back)" : "");
     return 0;
 }
 
@@ -92,8 +91,7 @@ int tree_fail(const struct tree *t, int code, const char *what, const char *path
     } else if (fd < 0 && errno == ENOENT) {
         sentence = "spacefs is not mounted there (start it: ctl/quickstart; look: spacectl doctor)";
     }
-    return err_set(e, code, "cannot %s %s/%s: %s%s%s", what, t->path, path, strerror(code),
-                   sentence ? ": " : "", sentence ? sentence : "");
+    return err_set(e, code, "cannot %s %s/%s: %s%s%s", what, t->path, path, strerror(code), sentence ? ": " : "", sentence ? sentence : "");
 }
 
 int tree_file(const struct tree *t, const char *path, int flags, struct err *e)

@@ -25,8 +25,7 @@ int tree_open(const char *dir, struct tree *out, struct err *e);
 void tree_close(struct tree *t);
 
 /* printf into a path; cuts never: -ENAMETOOLONG. */
-int tree_path(char out[TREE_PATH_MAX], struct err *e, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+int tree_path(char out[TREE_PATH_MAX], struct err *e, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Refuses what is no name of a sandbox, template or snapshot ("OWNER:NAME", as root sees others'
  * things, is one). -EINVAL. */

@@ -19,8 +19,7 @@ static int open_connection(const struct config *c, struct err *e)
     snprintf(address.sun_path, sizeof address.sun_path, "%s/volumed.sock", c->run);
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
-        return err_sys(e, "connect to space-volumed on %s (spacectl doctor says more)",
-                       address.sun_path);
+        return err_sys(e, "connect to space-volumed on %s (spacectl doctor says more)", address.sun_path);
     return steal_fd(&fd);
 }
 
@@ -31,10 +30,7 @@ static ssize_t receive(int fd, struct volumed_reply *rep, int *file)
         char buf[CMSG_SPACE(sizeof(int))];
     } control;
     struct iovec iov = {rep, sizeof *rep};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t got = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
     struct cmsghdr *h = got > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
     if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
@@ -42,8 +38,7 @@ static ssize_t receive(int fd, struct volumed_reply *rep, int *file)
     return got;
 }
 
-int volumed_ask(int fd, uint32_t op, const char *tenant, uint32_t flags, struct volumed_reply *rep,
-                int *file, struct err *e)
+int volumed_ask(int fd, uint32_t op, const char *tenant, uint32_t flags, struct volumed_reply *rep, int *file, struct err *e)
 {
     struct volumed_request q = {.version = VOLUMED_VERSION, .op = op, .tag = op, .flags = flags};
     int ignored = -1;
@@ -54,8 +49,7 @@ int volumed_ask(int fd, uint32_t op, const char *tenant, uint32_t flags, struct 
     do {
         ssize_t got = receive(fd, rep, file ? file : &ignored);
         if (got != (ssize_t)sizeof *rep)
-            return got < 0 ? err_sys(e, "wait for space-volumed")
-                           : err_set(e, ECONNRESET, "space-volumed hung up (spacectl doctor says more)");
+            return got < 0 ? err_sys(e, "wait for space-volumed") : err_set(e, ECONNRESET, "space-volumed hung up (spacectl doctor says more)");
     } while (rep->event != VOLUMED_REPLY);
     if (ignored >= 0)
         close(ignored);

@@ -7,8 +7,7 @@
 #include "base/err.h"
 #include "ipc/volumed.h"
 
-#define VOLUMED_CONFIG_HELP                                                                        \
-    "the instance's configuration (default $SPACE_CONFIG, else " CONFIG_PATH_DEFAULT ")"
+#define VOLUMED_CONFIG_HELP "the instance's configuration (default $SPACE_CONFIG, else " CONFIG_PATH_DEFAULT ")"
 
 /* Loads it: NULL means the default. */
 int volumed_config(const char *config_path, struct config *out, struct err *e);

@@ -65,15 +65,12 @@ static bool inside(ext2_filsys fs, uint64_t at, uint64_t count)
 static bool is_node(const struct ext3_extent_header *h, size_t size, unsigned depth)
 {
     size_t most = (size - sizeof *h) / sizeof(struct ext3_extent);
-    return ext2fs_le16_to_cpu(h->eh_magic) == EXT3_EXT_MAGIC &&
-           ext2fs_le16_to_cpu(h->eh_max) <= most &&
-           ext2fs_le16_to_cpu(h->eh_entries) <= ext2fs_le16_to_cpu(h->eh_max) &&
-           ext2fs_le16_to_cpu(h->eh_depth) == depth;
+    return ext2fs_le16_to_cpu(h->eh_magic) == EXT3_EXT_MAGIC && ext2fs_le16_to_cpu(h->eh_max) <= most &&
+           ext2fs_le16_to_cpu(h->eh_entries) <= ext2fs_le16_to_cpu(h->eh_max) && ext2fs_le16_to_cpu(h->eh_depth) == depth;
 }
 
 /* The node of this depth at block `at`. */
-static int load_node(struct blocks *b, uint64_t at, unsigned depth,
-                     const struct ext3_extent_header **out)
+static int load_node(struct blocks *b, uint64_t at, unsigned depth, const struct ext3_extent_header **out)
 {
     if (!inside(b->fs, at, 1))
         return -EIO;
@@ -85,8 +82,7 @@ static int load_node(struct blocks *b, uint64_t at, unsigned depth,
     struct ext3_extent_header *h = (void *)b->node[depth].bytes;
     b->node[depth].at = 0;
     int rc = to_errno(io_channel_read_blk64(b->fs->io, at, 1, h));
-    if (rc == 0 && (!is_node(h, b->fs->blocksize, depth) ||
-                    !ext2fs_extent_block_csum_verify(b->fs, b->ino, h)))
+    if (rc == 0 && (!is_node(h, b->fs->blocksize, depth) || !ext2fs_extent_block_csum_verify(b->fs, b->ino, h)))
         rc = -EIO;
     if (rc == 0)
         b->node[depth].at = at;
@@ -104,14 +100,11 @@ static uint64_t choose(const struct ext3_extent_header *h, uint64_t block, uint6
         i++;
     if (i < n && ext2fs_le32_to_cpu(x[i].ei_block) < *limit)
         *limit = ext2fs_le32_to_cpu(x[i].ei_block);
-    return i ? ext2fs_le32_to_cpu(x[i - 1].ei_leaf) |
-                   (uint64_t)ext2fs_le16_to_cpu(x[i - 1].ei_leaf_hi) << 32
-             : 0;
+    return i ? ext2fs_le32_to_cpu(x[i - 1].ei_leaf) | (uint64_t)ext2fs_le16_to_cpu(x[i - 1].ei_leaf_hi) << 32 : 0;
 }
 
 /* What a leaf says of `block`; a hole ends where its next extent begins, or at `limit`. */
-static int look_up(ext2_filsys fs, const struct ext3_extent_header *h, uint64_t block,
-                   uint64_t limit, struct run *out)
+static int look_up(ext2_filsys fs, const struct ext3_extent_header *h, uint64_t block, uint64_t limit, struct run *out)
 {
     const struct ext3_extent *x = (const void *)(h + 1);
     unsigned n = ext2fs_le16_to_cpu(h->eh_entries), i = 0;
@@ -132,8 +125,7 @@ static int look_up(ext2_filsys fs, const struct ext3_extent_header *h, uint64_t 
             return -EIO;
     }
     uint64_t within = block - first;
-    *out = within < len ? (struct run){block, len - within, at + within, data}
-                        : (struct run){.first = block, .count = limit - block};
+    *out = within < len ? (struct run){block, len - within, at + within, data} : (struct run){.first = block, .count = limit - block};
     return out->count ? 0 : -EIO;
 }
 

@@ -50,10 +50,7 @@ static int take_image(int connection)
         struct cmsghdr head;
         char space[CMSG_SPACE(sizeof(int))];
     } control;
-    struct msghdr m = {.msg_iov = &iov,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = sizeof control};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     struct stat st;
     int fd;
     ssize_t n = recvmsg(connection, &m, MSG_CMSG_CLOEXEC);
@@ -62,12 +59,10 @@ static int take_image(int connection)
     if (n < 0)
         return -1;
     const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
-        c->cmsg_len != CMSG_LEN(sizeof fd) || (m.msg_flags & MSG_CTRUNC))
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fd) || (m.msg_flags & MSG_CTRUNC))
         return -1;
     memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    bool good =
-        fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+    bool good = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
     return good ? fd : -1;
 }
 
@@ -103,8 +98,7 @@ static bool may_ask(const struct browsed *d, int connection)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-           (peer.uid == 0 || peer.uid == d->user);
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == 0 || peer.uid == d->user);
 }
 
 static void accept_one(struct browsed *d)
@@ -113,8 +107,7 @@ static void accept_one(struct browsed *d)
     if (connection < 0)
         return;
     if (!may_ask(d, connection) || d->children >= CHILDREN_MAX) {
-        log_warn("a connection is refused: %s",
-                 d->children >= CHILDREN_MAX ? "too many images are open" : "not from space-hostd");
+        log_warn("a connection is refused: %s", d->children >= CHILDREN_MAX ? "too many images are open" : "not from space-hostd");
         return;
     }
     pid_t pid = fork();
@@ -149,8 +142,7 @@ static bool take_signals(struct browsed *d)
 
 static void loop(struct browsed *d)
 {
-    struct pollfd p[] = {{.fd = d->signals, .events = POLLIN},
-                         {.fd = d->listener, .events = POLLIN}};
+    struct pollfd p[] = {{.fd = d->signals, .events = POLLIN}, {.fd = d->listener, .events = POLLIN}};
     for (;;) {
         if (poll(p, 2, -1) < 0 && errno != EINTR)
             return;
@@ -173,8 +165,7 @@ static int open_listener(struct browsed *d, const struct config *c, struct err *
     snprintf(addr.sun_path, sizeof addr.sun_path, "%s/browsed.sock", c->run);
     d->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     unlink(addr.sun_path);
-    if (d->listener < 0 || bind(d->listener, (struct sockaddr *)&addr, sizeof addr) < 0 ||
-        listen(d->listener, 64) < 0)
+    if (d->listener < 0 || bind(d->listener, (struct sockaddr *)&addr, sizeof addr) < 0 || listen(d->listener, 64) < 0)
         return err_sys(e, "listen on %s", addr.sun_path);
     return 0;
 }
@@ -186,9 +177,7 @@ static int open_signals(struct browsed *d, struct err *e)
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    d->signals = sigprocmask(SIG_BLOCK, &set, NULL) < 0
-                     ? -1
-                     : signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    d->signals = sigprocmask(SIG_BLOCK, &set, NULL) < 0 ? -1 : signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return d->signals < 0 ? err_sys(e, "wait for signals") : 0;
 }
 
@@ -228,10 +217,8 @@ static int run(const char *config_path, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"version", no_argument, NULL, 'v'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"config", required_argument, NULL, 'c'}, {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const char *config = CONFIG_PATH_DEFAULT;
     struct err e = {0};
     for (int o; (o = getopt_long(argc, argv, "c:vh", options, NULL)) != -1;) {
@@ -241,8 +228,7 @@ int main(int argc, char **argv)
             puts("space-browsed " SPACE_VERSION);
             return 0;
         } else {
-            fprintf(o == 'h' ? stdout : stderr,
-                    "usage: space-browsed [--config FILE] [--version]\n");
+            fprintf(o == 'h' ? stdout : stderr, "usage: space-browsed [--config FILE] [--version]\n");
             return o == 'h' ? 0 : 2;
         }
     }

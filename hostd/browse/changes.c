@@ -113,8 +113,7 @@ static int add_journal(struct changes *c)
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < img->slots; i++)
         if (img->replaced[i].block)
-            rc = add_range(
-                c, (struct range){(img->replaced[i].block - 1) * img->block_size, img->block_size});
+            rc = add_range(c, (struct range){(img->replaced[i].block - 1) * img->block_size, img->block_size});
     return rc;
 }
 
@@ -179,8 +178,7 @@ static int content(struct changes *c, const struct inode *n, uint64_t *ret_bytes
     uint32_t size = c->v->fs->blocksize;
     uint64_t at = 0, end = n->size / size + (n->size % size > 0);
     bool plain = !(n->raw.i_flags & EXT4_INLINE_DATA_FL) &&
-                 (S_ISREG(n->raw.i_mode) || S_ISDIR(n->raw.i_mode) ||
-                  (S_ISLNK(n->raw.i_mode) && n->size >= sizeof n->raw.i_block));
+                 (S_ISREG(n->raw.i_mode) || S_ISDIR(n->raw.i_mode) || (S_ISLNK(n->raw.i_mode) && n->size >= sizeof n->raw.i_block));
     int rc = 0;
     *ret_bytes = 0;
     struct blocks *b = plain && end ? volume_blocks(c->v, n, &rc) : NULL;
@@ -229,8 +227,7 @@ static int inodes_some(struct changes *c)
     struct ext2_inode_large raw;
     for (c->steps = 0; c->steps < STEPS; c->steps++) {
         ext2_ino_t ino = 0;
-        errcode_t rc = ext2fs_get_next_inode_full(c->scan, &ino, (struct ext2_inode *)(void *)&raw,
-                                                  sizeof raw);
+        errcode_t rc = ext2fs_get_next_inode_full(c->scan, &ino, (struct ext2_inode *)(void *)&raw, sizeof raw);
         if (rc == EXT2_ET_BAD_BLOCK_IN_INODE_TABLE || rc == EXT2_ET_INODE_CSUM_INVALID)
             continue;
         if (rc)

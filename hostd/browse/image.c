@@ -86,8 +86,7 @@ static int read_raw(const struct image *img, uint8_t *buf, size_t len, uint64_t 
     return 0;
 }
 
-static int read_replaced(const struct image *img, const struct image_replaced *r, uint8_t *buf,
-                         size_t len, uint32_t within)
+static int read_replaced(const struct image *img, const struct image_replaced *r, uint8_t *buf, size_t len, uint32_t within)
 {
     int rc = read_raw(img, buf, len, r->by * img->block_size + within);
     for (uint32_t i = within; rc == 0 && r->escaped && i < 4 && i < within + len; i++)
@@ -145,9 +144,7 @@ static errcode_t io_set_blksize(io_channel c, int size)
 /* A negative count is in bytes. */
 static errcode_t io_read64(io_channel c, unsigned long long block, int count, void *buf)
 {
-    unsigned long long unit = (unsigned)c->block_size,
-                       len = count < 0 ? (unsigned long long)-(long long)count
-                                       : (unsigned long long)count * unit;
+    unsigned long long unit = (unsigned)c->block_size, len = count < 0 ? (unsigned long long)-(long long)count : (unsigned long long)count * unit;
     if (block > UINT64_MAX / unit)
         return EXT2_ET_SHORT_READ;
     int rc = image_read(c->private_data, buf, len, block * unit);

@@ -19,10 +19,9 @@
 #ifdef __SANITIZE_ADDRESS__
 /* The sanitizers' own calls would kill the process; and their shadow takes terabytes of addresses.
  */
-#define OTHERWISE SCMP_ACT_ERRNO(EPERM)
-#define LIMITED   false
-#define SANITIZER_CALLS                                                                            \
-    SCMP_SYS(sigaltstack), /* asked for by every function that does not return */
+#define OTHERWISE       SCMP_ACT_ERRNO(EPERM)
+#define LIMITED         false
+#define SANITIZER_CALLS SCMP_SYS(sigaltstack), /* asked for by every function that does not return */
 #else
 #define OTHERWISE SCMP_ACT_KILL_PROCESS
 #define LIMITED   true
@@ -35,8 +34,7 @@ static int drop_privileges(struct err *e)
     struct __user_cap_data_struct none[2];
     memset(none, 0, sizeof none);
     int rc = isolate_privileges(e);
-    if (rc == 0 && (syscall(SYS_capset, &head, none) < 0 ||
-                    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0))
+    if (rc == 0 && (syscall(SYS_capset, &head, none) < 0 || prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0))
         rc = err_sys(e, "give up capabilities");
     return rc;
 }
@@ -67,15 +65,12 @@ static int browser_calls(int image, int connection, struct err *e)
     for (size_t i = 0; rc == 0 && i < sizeof plain / sizeof *plain; i++)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, plain[i], 0);
     for (size_t i = 0; rc == 0 && i < sizeof on / sizeof *on; i++)
-        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, on[i].call, 1,
-                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)on[i].fd));
+        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, on[i].call, 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)on[i].fd));
     if (rc == 0)
-        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 2,
-                              SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0),
+        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 2, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0),
                               SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS));
     if (rc == 0)
-        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(mprotect), 1,
-                              SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
+        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(mprotect), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
     if (rc == 0)
         rc = seccomp_load(ctx);
     seccomp_release(ctx);
@@ -96,8 +91,7 @@ int isolate_browser(int image, int connection, struct err *e)
 int isolate_daemon(const char *folder, struct err *e)
 {
     const uint64_t use = ISOLATE_READS | LANDLOCK_ACCESS_FS_EXECUTE;
-    const struct isolate_path paths[] = {
-        {folder, use}, {"/usr", use}, {"/lib", use}, {"/lib64", use}, {"/etc", ISOLATE_READS}};
+    const struct isolate_path paths[] = {{folder, use}, {"/usr", use}, {"/lib", use}, {"/lib64", use}, {"/etc", ISOLATE_READS}};
     static const int denied[] = {SCMP_SYS(socket), SCMP_SYS(connect)};
     int rc = drop_privileges(e);
     if (rc == 0)

@@ -153,8 +153,7 @@ static bool take_tag(const struct journal *j, uint32_t *at, struct tag *t)
 
 static bool data_fits(const struct journal *j, const struct tag *t, uint32_t sequence)
 {
-    uint8_t number[4] = {(uint8_t)(sequence >> 24), (uint8_t)(sequence >> 16),
-                         (uint8_t)(sequence >> 8), (uint8_t)sequence};
+    uint8_t number[4] = {(uint8_t)(sequence >> 24), (uint8_t)(sequence >> 16), (uint8_t)(sequence >> 8), (uint8_t)sequence};
     uint32_t sum = crc(crc(j->seed, number, 4), j->data, j->size);
     return j->incompat & INCOMPAT_CSUM_V3 ? sum == t->checksum : (sum & 0xffff) == t->checksum;
 }
@@ -216,8 +215,7 @@ static int replay_tag(struct journal *j, const struct tag *t, uint32_t n, uint32
 }
 
 /* The blocks behind a descriptor; moves *n and *left behind them. */
-static int take_descriptor(struct journal *j, enum pass pass, uint32_t sequence, uint32_t *n,
-                           uint32_t *left)
+static int take_descriptor(struct journal *j, enum pass pass, uint32_t sequence, uint32_t *n, uint32_t *left)
 {
     uint32_t at = HEADER;
     struct tag t;
@@ -300,8 +298,8 @@ static int read_superblock(struct journal *j, uint64_t file_size)
     if (rc < 0)
         return rc;
     uint32_t type = be32(sb + 4), length = be32(sb + 16);
-    if (be32(sb) != JOURNAL_MAGIC || (type != SUPERBLOCK_V1 && type != SUPERBLOCK_V2) ||
-        be32(sb + 12) != j->size || length > file_size / j->size || length > BLOCKS_MAX)
+    if (be32(sb) != JOURNAL_MAGIC || (type != SUPERBLOCK_V1 && type != SUPERBLOCK_V2) || be32(sb + 12) != j->size || length > file_size / j->size ||
+        length > BLOCKS_MAX)
         return -EIO;
     j->first = be32(sb + 20);
     j->sequence = be32(sb + 24);
@@ -334,8 +332,7 @@ int journal_replay(ext2_filsys fs, struct image *img)
     struct ext2_inode inode;
     if (!ext2fs_has_feature_journal_needs_recovery(fs->super))
         return 0;
-    if (!ext2fs_has_feature_journal(fs->super) || !fs->super->s_journal_inum ||
-        ext2fs_read_inode(fs, fs->super->s_journal_inum, &inode))
+    if (!ext2fs_has_feature_journal(fs->super) || !fs->super->s_journal_inum || ext2fs_read_inode(fs, fs->super->s_journal_inum, &inode))
         return -EIO;
     int rc = 0;
     j.file = blocks_open(fs, fs->super->s_journal_inum, &inode, &rc);

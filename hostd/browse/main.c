@@ -98,8 +98,7 @@ static int serve(struct err *e)
         return err_set(e, ENOMEM, "start a session: out of memory");
     p9_server_set_send_part(o.server, send_part);
     int rc = 0;
-    while (rc == 0 && !o.failed &&
-           ((n = read(CONNECTION, input, sizeof input)) > 0 || (n < 0 && errno == EINTR)))
+    while (rc == 0 && !o.failed && ((n = read(CONNECTION, input, sizeof input)) > 0 || (n < 0 && errno == EINTR)))
         rc = n > 0 ? p9_server_input(o.server, input, (size_t)n) : 0;
     p9_server_destroy(o.server);
     return rc < 0 ? err_set(e, -rc, "the session: %s", strerror(-rc)) : 0;
@@ -112,8 +111,7 @@ static int check_descriptors(struct err *e)
     if (flags < 0 || fstat(IMAGE, &st) < 0)
         return err_sys(e, "descriptor 3 must be the image");
     if (!S_ISREG(st.st_mode) || (flags & O_ACCMODE) != O_RDONLY)
-        return err_set(e, EINVAL,
-                       "descriptor 3 must be a regular file that is open for reading only");
+        return err_set(e, EINVAL, "descriptor 3 must be a regular file that is open for reading only");
     if (fstat(CONNECTION, &st) < 0 || !S_ISSOCK(st.st_mode))
         return err_set(e, EINVAL, "descriptor 4 must be a socket");
     return 0;
@@ -124,8 +122,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     if (argc > 1) {
         bool version = strcmp(argv[1], "--version") == 0;
-        log_line(LOG_L_INFO, version ? "space-browse " SPACE_VERSION
-                                     : "space-browse is started by space-browsed");
+        log_line(LOG_L_INFO, version ? "space-browse " SPACE_VERSION : "space-browse is started by space-browsed");
         return version ? 0 : 2;
     }
     signal(SIGPIPE, SIG_IGN);

@@ -214,8 +214,7 @@ static void on_write(struct p9_request *r)
 {
     const struct file *f = file_of(r->fid);
     struct p9_msg m = {0};
-    int rc =
-        f->changes ? changes_add(f->changes, r->t->Twrite.data.p, r->t->Twrite.data.len) : -EROFS;
+    int rc = f->changes ? changes_add(f->changes, r->t->Twrite.data.p, r->t->Twrite.data.len) : -EROFS;
     if (rc < 0) {
         fail(r, rc);
         return;
@@ -254,8 +253,7 @@ static void on_read(struct p9_request *r)
 
 static uint8_t dt_of(uint8_t type)
 {
-    static const uint8_t dt[] = {DT_UNKNOWN, DT_REG,  DT_DIR,  DT_CHR,
-                                 DT_BLK,     DT_FIFO, DT_SOCK, DT_LNK};
+    static const uint8_t dt[] = {DT_UNKNOWN, DT_REG, DT_DIR, DT_CHR, DT_BLK, DT_FIFO, DT_SOCK, DT_LNK};
     return type < sizeof dt ? dt[type] : DT_UNKNOWN;
 }
 
@@ -324,12 +322,10 @@ static void on_readlink(struct p9_request *r)
 /* ---- attributes ---- */
 
 /* Seconds are signed and 32 bits wide, two more come with the nanoseconds. */
-static bool set_time(const struct inode *n, size_t extra_at, uint32_t sec, uint32_t extra,
-                     uint64_t *out_sec, uint64_t *out_nsec)
+static bool set_time(const struct inode *n, size_t extra_at, uint32_t sec, uint32_t extra, uint64_t *out_sec, uint64_t *out_nsec)
 {
     bool has = n->raw.i_extra_isize + (size_t)EXT2_GOOD_OLD_INODE_SIZE >= extra_at + sizeof extra;
-    *out_sec =
-        (uint64_t)((int64_t)(int32_t)sec + (has ? (int64_t)(extra & EXT4_EPOCH_MASK) << 32 : 0));
+    *out_sec = (uint64_t)((int64_t)(int32_t)sec + (has ? (int64_t)(extra & EXT4_EPOCH_MASK) << 32 : 0));
     *out_nsec = has ? extra >> EXT4_EPOCH_BITS : 0;
     return *out_nsec < 1000000000;
 }
@@ -337,18 +333,13 @@ static bool set_time(const struct inode *n, size_t extra_at, uint32_t sec, uint3
 static bool set_times(const struct inode *n, struct p9_Rgetattr *a)
 {
     const struct ext2_inode_large *i = &n->raw;
-    if (i->i_extra_isize + (size_t)EXT2_GOOD_OLD_INODE_SIZE >=
-        offsetof(struct ext2_inode_large, i_version_hi)) {
+    if (i->i_extra_isize + (size_t)EXT2_GOOD_OLD_INODE_SIZE >= offsetof(struct ext2_inode_large, i_version_hi)) {
         a->valid |= GETATTR_BTIME;
-        set_time(n, offsetof(struct ext2_inode_large, i_crtime_extra), i->i_crtime,
-                 i->i_crtime_extra, &a->btime_sec, &a->btime_nsec);
+        set_time(n, offsetof(struct ext2_inode_large, i_crtime_extra), i->i_crtime, i->i_crtime_extra, &a->btime_sec, &a->btime_nsec);
     }
-    return set_time(n, offsetof(struct ext2_inode_large, i_atime_extra), i->i_atime,
-                    i->i_atime_extra, &a->atime_sec, &a->atime_nsec) &&
-           set_time(n, offsetof(struct ext2_inode_large, i_mtime_extra), i->i_mtime,
-                    i->i_mtime_extra, &a->mtime_sec, &a->mtime_nsec) &&
-           set_time(n, offsetof(struct ext2_inode_large, i_ctime_extra), i->i_ctime,
-                    i->i_ctime_extra, &a->ctime_sec, &a->ctime_nsec);
+    return set_time(n, offsetof(struct ext2_inode_large, i_atime_extra), i->i_atime, i->i_atime_extra, &a->atime_sec, &a->atime_nsec) &&
+           set_time(n, offsetof(struct ext2_inode_large, i_mtime_extra), i->i_mtime, i->i_mtime_extra, &a->mtime_sec, &a->mtime_nsec) &&
+           set_time(n, offsetof(struct ext2_inode_large, i_ctime_extra), i->i_ctime, i->i_ctime_extra, &a->ctime_sec, &a->ctime_nsec);
 }
 
 /* Both of ext4's encodings. */
@@ -357,8 +348,7 @@ static uint64_t device(const struct inode *n)
     uint32_t old = n->raw.i_block[0], new = n->raw.i_block[1];
     if (!S_ISCHR(n->raw.i_mode) && !S_ISBLK(n->raw.i_mode))
         return 0;
-    return old ? makedev(old >> 8 & 0xff, old & 0xff)
-               : makedev((new & 0xfff00) >> 8, (new & 0xff) | (new >> 12 & 0xfff00));
+    return old ? makedev(old >> 8 & 0xff, old & 0xff) : makedev((new & 0xfff00) >> 8, (new & 0xff) | (new >> 12 & 0xfff00));
 }
 
 static void on_getattr(struct p9_request *r)
@@ -389,8 +379,7 @@ static void on_getattr(struct p9_request *r)
 }
 
 /* lseek, as an attribute of a file (9p/seek.h). */
-static int answer_seek(struct volume *v, const struct inode *n, int whence, uint64_t offset,
-                       struct file *f)
+static int answer_seek(struct volume *v, const struct inode *n, int whence, uint64_t offset, struct file *f)
 {
     uint64_t at;
     char text[P9_SEEK_TEXT_MAX];
@@ -438,18 +427,16 @@ static void on_statfs(struct p9_request *r)
     const struct volume *v = volume_of(r);
     struct ext2_super_block *sb = v->fs->super;
     struct p9_msg m = {0};
-    uint64_t all = ext2fs_blocks_count(sb),
-             overhead = (uint64_t)sb->s_overhead_clusters * EXT2FS_CLUSTER_RATIO(v->fs),
+    uint64_t all = ext2fs_blocks_count(sb), overhead = (uint64_t)sb->s_overhead_clusters * EXT2FS_CLUSTER_RATIO(v->fs),
              reserved = ext2fs_r_blocks_count(sb);
-    m.Rstatfs =
-        (struct p9_Rstatfs){.type = EXT2_SUPER_MAGIC,
-                            .bsize = v->fs->blocksize,
-                            .blocks = overhead < all ? all - overhead : all,
-                            .bfree = v->free_blocks,
-                            .bavail = reserved < v->free_blocks ? v->free_blocks - reserved : 0,
-                            .files = sb->s_inodes_count,
-                            .ffree = sb->s_free_inodes_count,
-                            .namelen = EXT2_NAME_LEN};
+    m.Rstatfs = (struct p9_Rstatfs){.type = EXT2_SUPER_MAGIC,
+                                    .bsize = v->fs->blocksize,
+                                    .blocks = overhead < all ? all - overhead : all,
+                                    .bfree = v->free_blocks,
+                                    .bavail = reserved < v->free_blocks ? v->free_blocks - reserved : 0,
+                                    .files = sb->s_inodes_count,
+                                    .ffree = sb->s_free_inodes_count,
+                                    .namelen = EXT2_NAME_LEN};
     memcpy(&m.Rstatfs.fsid, sb->s_uuid, sizeof m.Rstatfs.fsid);
     p9_reply(r, &m);
 }
@@ -486,14 +473,12 @@ static void on_getlock(struct p9_request *r)
 /* ---- the table ---- */
 
 static p9_handler *const handlers[P9_TYPE_MAX] = {
-    [P9_Tattach] = on_attach,      [P9_Twalk] = on_walk,       [P9_Tlopen] = on_lopen,
-    [P9_Tclunk] = on_clunk,        [P9_Tread] = on_read,       [P9_Treaddir] = on_readdir,
-    [P9_Treadlink] = on_readlink,  [P9_Tgetattr] = on_getattr, [P9_Txattrwalk] = on_xattrwalk,
-    [P9_Tstatfs] = on_statfs,      [P9_Tfsync] = on_fsync,     [P9_Tlock] = on_lock,
-    [P9_Tgetlock] = on_getlock,    [P9_Twrite] = on_write,     [P9_Tlcreate] = on_change,
-    [P9_Tsetattr] = on_change,     [P9_Tmkdir] = on_change,    [P9_Tmknod] = on_change,
-    [P9_Tsymlink] = on_change,     [P9_Tlink] = on_change,     [P9_Trename] = on_change,
-    [P9_Trenameat] = on_change,    [P9_Tunlinkat] = on_change, [P9_Tremove] = on_change,
+    [P9_Tattach] = on_attach,       [P9_Twalk] = on_walk,       [P9_Tlopen] = on_lopen,       [P9_Tclunk] = on_clunk,
+    [P9_Tread] = on_read,           [P9_Treaddir] = on_readdir, [P9_Treadlink] = on_readlink, [P9_Tgetattr] = on_getattr,
+    [P9_Txattrwalk] = on_xattrwalk, [P9_Tstatfs] = on_statfs,   [P9_Tfsync] = on_fsync,       [P9_Tlock] = on_lock,
+    [P9_Tgetlock] = on_getlock,     [P9_Twrite] = on_write,     [P9_Tlcreate] = on_change,    [P9_Tsetattr] = on_change,
+    [P9_Tmkdir] = on_change,        [P9_Tmknod] = on_change,    [P9_Tsymlink] = on_change,    [P9_Tlink] = on_change,
+    [P9_Trename] = on_change,       [P9_Trenameat] = on_change, [P9_Tunlinkat] = on_change,   [P9_Tremove] = on_change,
     [P9_Txattrcreate] = on_change,
 };
 

@@ -53,8 +53,7 @@ int volume_open(struct volume *v, int fd, struct err *e)
         return rc;
     rc = journal_replay(v->fs, &v->img);
     if (rc < 0)
-        return err_set(e, -rc, "replay the journal: %s",
-                       rc == -EIO ? "it is damaged" : strerror(-rc));
+        return err_set(e, -rc, "replay the journal: %s", rc == -EIO ? "it is damaged" : strerror(-rc));
     if (v->img.used) { /* the superblock and the group descriptors may be among what was replayed */
         ext2fs_close_free(&v->fs);
         rc = mount(v, e);
@@ -87,10 +86,8 @@ static bool known_type(uint16_t mode)
     case S_IFCHR:
     case S_IFBLK:
     case S_IFIFO:
-    case S_IFSOCK:
-        return true;
-    default:
-        return false;
+    case S_IFSOCK: return true;
+    default: return false;
     }
 }
 
@@ -103,8 +100,7 @@ int volume_inode(struct volume *v, ext2_ino_t ino, struct inode *out)
     if (rc < 0)
         return rc;
     out->size = EXT2_I_SIZE(&out->raw);
-    bool used =
-        out->raw.i_links_count && !out->raw.i_dtime && !(out->raw.i_flags & EXT4_EA_INODE_FL);
+    bool used = out->raw.i_links_count && !out->raw.i_dtime && !(out->raw.i_flags & EXT4_EA_INODE_FL);
     return used && known_type(out->raw.i_mode) && out->size <= INT64_MAX ? 0 : -EIO;
 }
 
@@ -148,24 +144,21 @@ int volume_inline(struct volume *v, const struct inode *n, uint8_t **out, size_t
 
 /* ---- contents ---- */
 
-static ssize_t read_inline(struct volume *v, const struct inode *n, void *buf, size_t len,
-                           uint64_t offset)
+static ssize_t read_inline(struct volume *v, const struct inode *n, void *buf, size_t len, uint64_t offset)
 {
     uint8_t *all;
     size_t have;
     int rc = volume_inline(v, n, &all, &have);
     if (rc < 0)
         return rc;
-    size_t from = offset < have ? (size_t)offset : have,
-           some = have - from < len ? have - from : len;
+    size_t from = offset < have ? (size_t)offset : have, some = have - from < len ? have - from : len;
     memcpy(buf, all + from, some);
     memset((uint8_t *)buf + some, 0, len - some); /* a file made longer by truncate */
     free(all);
     return (ssize_t)len;
 }
 
-static int read_blocks(struct volume *v, const struct inode *n, uint8_t *buf, size_t len,
-                       uint64_t offset)
+static int read_blocks(struct volume *v, const struct inode *n, uint8_t *buf, size_t len, uint64_t offset)
 {
     uint32_t size = v->fs->blocksize;
     int rc = 0;

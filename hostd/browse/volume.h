@@ -33,9 +33,8 @@ struct inode {
 
 struct entry {
     ext2_ino_t ino;
-    uint8_t type; /* EXT2_FT_*, 0 unknown */
-    const char
-        *name; /* borrowed until the next call about any directory; neither '/' nor NUL in it */
+    uint8_t type;     /* EXT2_FT_*, 0 unknown */
+    const char *name; /* borrowed until the next call about any directory; neither '/' nor NUL in it */
     uint8_t len;
     uint64_t at, next; /* its place, and where to go on */
 };
@@ -85,14 +84,12 @@ int volume_inline(struct volume *v, const struct inode *n, uint8_t **out, size_t
 
 /* Reads up to `len` bytes of a file or symlink; how many (0 at the end), or -errno. -ENOKEY when
  * they are encrypted. */
-ssize_t volume_read(struct volume *v, const struct inode *n, void *buf, size_t len,
-                    uint64_t offset);
+ssize_t volume_read(struct volume *v, const struct inode *n, void *buf, size_t len, uint64_t offset);
 /* Where after `offset` the next data (SEEK_DATA) or hole (SEEK_HOLE) is, as lseek(2) has it: the
  * end is a hole. After bounded work it may stop short of it, at a place from where to ask on: zeros
  * that are told as data, or data as a hole of no length. 0, -ENXIO behind the end, -EIO, -ENOMEM.
  */
-int volume_seek(struct volume *v, const struct inode *n, int whence, uint64_t offset,
-                uint64_t *out);
+int volume_seek(struct volume *v, const struct inode *n, int whence, uint64_t offset, uint64_t *out);
 /* The target; its length or -errno. -EINVAL when it is no symlink. */
 ssize_t volume_readlink(struct volume *v, const struct inode *n, char *buf, size_t size);
 
@@ -100,14 +97,12 @@ ssize_t volume_readlink(struct volume *v, const struct inode *n, char *buf, size
  * an offset where none is, -EIO. */
 int volume_entry(struct volume *v, const struct inode *dir, uint64_t offset, struct entry *out);
 /* One step down by a name. 0, -ENOENT, -ENOTDIR, -EIO, -ENOMEM. */
-int volume_step(struct volume *v, const struct inode *dir, const char *name, size_t len,
-                struct inode *out);
+int volume_step(struct volume *v, const struct inode *dir, const char *name, size_t len, struct inode *out);
 void volume_dir_finish(struct volume *v);
 
 /* volume_xattr.c. The value, or for an empty name the list of names, each with its NUL; malloc'ed.
  * 0, -ENODATA, -EIO, -ENOMEM. */
-int volume_xattr(struct volume *v, const struct inode *n, const char *name, uint8_t **out,
-                 size_t *ret_len);
+int volume_xattr(struct volume *v, const struct inode *n, const char *name, uint8_t **out, size_t *ret_len);
 
 /* -ENOMEM or -EIO. */
 static inline int volume_errno(errcode_t rc)

@@ -53,8 +53,7 @@ static bool mark(struct volume *v, uint32_t from, uint32_t to)
         if (to - from < ENTRY_HEAD || ext2fs_get_rec_len(v->fs, d, &len))
             return false;
         unsigned name = (unsigned)ext2fs_dirent_name_len(d);
-        if (len < ENTRY_HEAD || len % 4 || len > to - from ||
-            (d->inode && (!name || name + ENTRY_HEAD > len)))
+        if (len < ENTRY_HEAD || len % 4 || len > to - from || (d->inode && (!name || name + ENTRY_HEAD > len)))
             return false;
         v->dir.starts[from / 256] |= 1ull << (from / 4 % 64);
         from += len;
@@ -148,11 +147,7 @@ static int take(const struct volume *v, uint64_t base, uint32_t at, struct entry
     struct ext2_dir_entry *d = (void *)(v->dir.bytes + at);
     unsigned len = 0;
     ext2fs_get_rec_len(v->fs, d, &len);
-    *out = (struct entry){.ino = d->inode,
-                          .name = d->name,
-                          .len = (uint8_t)ext2fs_dirent_name_len(d),
-                          .at = base + at,
-                          .next = base + at + len};
+    *out = (struct entry){.ino = d->inode, .name = d->name, .len = (uint8_t)ext2fs_dirent_name_len(d), .at = base + at, .next = base + at + len};
     if (ext2fs_has_feature_filetype(v->fs->super))
         out->type = (uint8_t)ext2fs_dirent_file_type(d);
     if (!d->inode)
@@ -314,8 +309,7 @@ static bool is_named(const struct entry *e, const char *name, size_t len)
     return e->len == len && memcmp(e->name, name, len) == 0;
 }
 
-static int search(struct volume *v, const struct inode *dir, const char *name, size_t len,
-                  struct entry *out)
+static int search(struct volume *v, const struct inode *dir, const char *name, size_t len, struct entry *out)
 {
     int rc;
     for (uint64_t at = 0; (rc = volume_entry(v, dir, at, out)) > 0; at = out->next)
@@ -325,8 +319,7 @@ static int search(struct volume *v, const struct inode *dir, const char *name, s
 }
 
 /* The first entry of that name. */
-static int find_name(struct volume *v, const struct inode *dir, const char *name, size_t len,
-                     struct entry *out)
+static int find_name(struct volume *v, const struct inode *dir, const char *name, size_t len, struct entry *out)
 {
     struct dir_index *x = dir->size > INDEX_FROM * v->fs->blocksize ? index_of(v, dir) : NULL;
     if (!x || x->unusable)
@@ -346,10 +339,8 @@ static int find_name(struct volume *v, const struct inode *dir, const char *name
 
 static bool type_fits(uint8_t type, uint16_t mode)
 {
-    static const uint16_t modes[] = {
-        [EXT2_FT_REG_FILE] = S_IFREG, [EXT2_FT_DIR] = S_IFDIR,  [EXT2_FT_CHRDEV] = S_IFCHR,
-        [EXT2_FT_BLKDEV] = S_IFBLK,   [EXT2_FT_FIFO] = S_IFIFO, [EXT2_FT_SOCK] = S_IFSOCK,
-        [EXT2_FT_SYMLINK] = S_IFLNK};
+    static const uint16_t modes[] = {[EXT2_FT_REG_FILE] = S_IFREG, [EXT2_FT_DIR] = S_IFDIR,   [EXT2_FT_CHRDEV] = S_IFCHR, [EXT2_FT_BLKDEV] = S_IFBLK,
+                                     [EXT2_FT_FIFO] = S_IFIFO,     [EXT2_FT_SOCK] = S_IFSOCK, [EXT2_FT_SYMLINK] = S_IFLNK};
     return type == 0 || (type < sizeof modes / sizeof *modes && modes[type] == (mode & S_IFMT));
 }
 
@@ -391,8 +382,7 @@ static int only_name(struct volume *v, ext2_ino_t ino, uint64_t name)
     return 0;
 }
 
-static int check_child(struct volume *v, const struct inode *dir, const struct inode *child,
-                       uint64_t at)
+static int check_child(struct volume *v, const struct inode *dir, const struct inode *child, uint64_t at)
 {
     struct entry e;
     if (child->ino == VOLUME_ROOT)
@@ -406,8 +396,7 @@ static int check_child(struct volume *v, const struct inode *dir, const struct i
     return only_name(v, child->ino, at);
 }
 
-int volume_step(struct volume *v, const struct inode *dir, const char *name, size_t len,
-                struct inode *out)
+int volume_step(struct volume *v, const struct inode *dir, const char *name, size_t len, struct inode *out)
 {
     struct entry e;
     if (!S_ISDIR(dir->raw.i_mode))

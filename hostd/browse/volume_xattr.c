@@ -56,8 +56,7 @@ static int convert_acl(const uint8_t *disk, size_t len, uint8_t **out, size_t *r
 
 static bool is_acl(const char *name)
 {
-    return strcmp(name, "system.posix_acl_access") == 0 ||
-           strcmp(name, "system.posix_acl_default") == 0;
+    return strcmp(name, "system.posix_acl_access") == 0 || strcmp(name, "system.posix_acl_default") == 0;
 }
 
 /* system.data is inline data; what has no namespace came from a number that is not known. */
@@ -114,8 +113,7 @@ static int each(char *name, char *value, size_t len, void *user)
     return 0;
 }
 
-int volume_xattr(struct volume *v, const struct inode *n, const char *name, uint8_t **out,
-                 size_t *ret_len)
+int volume_xattr(struct volume *v, const struct inode *n, const char *name, uint8_t **out, size_t *ret_len)
 {
     struct ext2_xattr_handle *h = NULL;
     unsigned int raw = XATTR_HANDLE_FLAG_RAW;

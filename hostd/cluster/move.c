@@ -77,7 +77,8 @@ static int check_fits(const struct sandbox *sb, const struct snapshot *sn, const
     if (!its[0])
         return 0;
     return err_set(e, ENOEXEC,
-                   "sandbox '%s' cannot go on at node %s: its memory was captured %s at node %s, and %s has %s; `echo '%s boot' > sandboxes/%s/node` boots it there from its disk",
+                   "sandbox '%s' cannot go on at node %s: its memory was captured %s at node %s, and %s has %s; `echo '%s boot' > sandboxes/%s/node` "
+                   "boots it there from its disk",
                    sb->row.name, to->row.name, its, cluster_name(sb->space, sb->row.node), to->row.name, ours, to->row.name, sb->row.name);
 }
 
@@ -93,11 +94,12 @@ static int find_head(const struct sandbox *sb, struct snapshot **out, struct err
     if (suspended && *out && (*out)->row.durable && (ours || !sb->row.locked || state == NODE_IS_DEAD))
         return 0;
     if (suspended && *out && !(*out)->row.durable && state != NODE_IS_DEAD) {
-        return err_set(e, EREMOTE, "sandbox '%s' is suspended to the pool of node %s only: write `upload` to the state of its snapshot %s there", sb->row.name,
-                       name, (*out)->row.name);
+        return err_set(e, EREMOTE, "sandbox '%s' is suspended to the pool of node %s only: write `upload` to the state of its snapshot %s there",
+                       sb->row.name, name, (*out)->row.name);
     }
     if (ours)
-        return err_set(e, EBUSY, "sandbox '%s' is %s: only one that can be suspended, or is stopped, moves", sb->row.name, state_name(sandbox_state(sb)));
+        return err_set(e, EBUSY, "sandbox '%s' is %s: only one that can be suspended, or is stopped, moves", sb->row.name,
+                       state_name(sandbox_state(sb)));
     if (suspended && state != NODE_IS_DEAD)
         return err_set(e, EBUSY, "node %s is at work on sandbox '%s'", name, sb->row.name);
     if (state == NODE_IS_UP)
@@ -105,7 +107,8 @@ static int find_head(const struct sandbox *sb, struct snapshot **out, struct err
                        s->config.node);
     if (state == NODE_IS_AWAY)
         return err_set(e, EREMOTE,
-                       "sandbox '%s' is %s on node %s, which is away and may still run it: when that machine is off for sure, `echo dead > nodes/%s/state`, as root",
+                       "sandbox '%s' is %s on node %s, which is away and may still run it: when that machine is off for sure, `echo dead > "
+                       "nodes/%s/state`, as root",
                        sb->row.name, state_name(sandbox_state(sb)), name, name);
     *out = newest_stored(sb);
     return *out ? 0 : err_set(e, ENODATA, "nothing of sandbox '%s' is in the object store: it was on node %s alone", sb->row.name, name);
@@ -151,8 +154,8 @@ static void tell(const struct sandbox *sb, int64_t from, int64_t to)
 {
     struct event_scope scope = sandbox_scope(sb);
     char a[160], b[160];
-    event_emit(sb->space, &scope, "moved", (uint64_t)sb->row.id, sb->row.name, ",\"from\":%s,\"to\":%s", event_quote(cluster_name(sb->space, from), a, sizeof a),
-               event_quote(cluster_name(sb->space, to), b, sizeof b));
+    event_emit(sb->space, &scope, "moved", (uint64_t)sb->row.id, sb->row.name, ",\"from\":%s,\"to\":%s",
+               event_quote(cluster_name(sb->space, from), a, sizeof a), event_quote(cluster_name(sb->space, to), b, sizeof b));
 }
 
 /* Does it move with the sandbox that is the node `from`'s? */
@@ -297,7 +300,8 @@ void cluster_move(struct sandbox *sb, const char *name, bool boot, struct waiter
     if (!to)
         rc = err_set(&e, EINVAL, "there is no node '%.64s': nodes/ lists them", name);
     else if (to->row.id != s->node_id && !sandbox_is_here(sb) && to->row.id != sb->row.node)
-        rc = err_set(&e, EREMOTE, "sandbox '%s' is on node %s: write %s to its `node` there or at node %s", sb->row.name, cluster_name(s, sb->row.node), name, name);
+        rc = err_set(&e, EREMOTE, "sandbox '%s' is on node %s: write %s to its `node` there or at node %s", sb->row.name,
+                     cluster_name(s, sb->row.node), name, name);
     else if (cluster_state(s, to) != NODE_IS_UP)
         rc = err_set(&e, EHOSTDOWN, "node %s is %s", name, cluster_state_name(cluster_state(s, to)));
     if (rc < 0 || to->row.id == sb->row.node) {

@@ -139,7 +139,7 @@ int audit_open(uv_loop_t *loop, const char *folder, unsigned days, struct audit 
         rc = cut_torn(a, e);
     if (rc == 0)
         rc = audit_file_end(folder, first ? first : 1, &a->end, e); /* whatever is to be said of it: audit_verify says it */
-    bool empty = rc == 0 && a->end.lines == 0 && first > 1; /* a power failure right after a new file was begun */
+    bool empty = rc == 0 && a->end.lines == 0 && first > 1;         /* a power failure right after a new file was begun */
     if (empty)
         rc = remove_file(folder, first, e);
     if (rc < 0 || empty) {
@@ -204,8 +204,8 @@ static int write_line(struct audit *a, const char *kind, uint64_t credential, ui
     quote(text, quoted, sizeof quoted);
     sodium_bin2hex(prev, sizeof prev, a->end.hash, AUDIT_HASH);
     str_append(line, sizeof line, &len,
-               "{\"seq\":%" PRIu64 ",\"time\":\"%s.%03ldZ\",\"kind\":\"%s\",\"credential\":\"%012" PRIx64 "\",\"sandbox\":\"%012" PRIx64 "\",\"uid\":%u,\"count\":%" PRIu64
-               ",\"text\":\"%s\",\"prev\":\"%s\"",
+               "{\"seq\":%" PRIu64 ",\"time\":\"%s.%03ldZ\",\"kind\":\"%s\",\"credential\":\"%012" PRIx64 "\",\"sandbox\":\"%012" PRIx64
+               "\",\"uid\":%u,\"count\":%" PRIu64 ",\"text\":\"%s\",\"prev\":\"%s\"",
                end.lines, stamp, now.tv_nsec / 1000000, kind, credential, sandbox, uid, count, quoted, prev);
     crypto_hash_sha256(end.hash, (const unsigned char *)line, len);
     sodium_bin2hex(hash, sizeof hash, end.hash, AUDIT_HASH);

@@ -20,9 +20,9 @@
 struct audit;
 
 struct audit_end {
-    uint64_t lines; /* the number of the last one */
-    uint64_t first; /* audit_verify: of the oldest that is there; those before were archived, or taken away, */
-    bool dropped;   /* and a line says that they were as old as the administrator wanted, with the hash of the last */
+    uint64_t lines;           /* the number of the last one */
+    uint64_t first;           /* audit_verify: of the oldest that is there; those before were archived, or taken away, */
+    bool dropped;             /* and a line says that they were as old as the administrator wanted, with the hash of the last */
     uint8_t hash[AUDIT_HASH]; /* of the last one; zeros: there is none */
 };
 

@@ -61,8 +61,7 @@ static int write_counts(struct audit_tally *t, struct tenant *n)
 {
     while (n->used) {
         const struct count *c = &n->counts[n->used - 1];
-        int rc = audit_note(t->audit, c->kind, c->credential, c->sandbox, (uint32_t)n->by_uid.key,
-                            c->count, c->text);
+        int rc = audit_note(t->audit, c->kind, c->credential, c->sandbox, (uint32_t)n->by_uid.key, c->count, c->text);
         if (rc < 0)
             return rc;
         n->used--;
@@ -101,15 +100,12 @@ static int begin(struct audit_tally *t, uint32_t uid, struct tenant **out)
     return 0;
 }
 
-static bool is_same(const struct count *c, const char *kind, uint64_t credential, uint64_t sandbox,
-                    const char *text)
+static bool is_same(const struct count *c, const char *kind, uint64_t credential, uint64_t sandbox, const char *text)
 {
-    return c->credential == credential && c->sandbox == sandbox && !strcmp(c->kind, kind) &&
-           !strncmp(c->text, text, sizeof c->text - 1);
+    return c->credential == credential && c->sandbox == sandbox && !strcmp(c->kind, kind) && !strncmp(c->text, text, sizeof c->text - 1);
 }
 
-static struct count *find(struct tenant *n, const char *kind, uint64_t credential, uint64_t sandbox,
-                          const char *text, unsigned room)
+static struct count *find(struct tenant *n, const char *kind, uint64_t credential, uint64_t sandbox, const char *text, unsigned room)
 {
     for (unsigned i = 0; i < n->used; i++)
         if (is_same(&n->counts[i], kind, credential, sandbox, text))
@@ -133,8 +129,7 @@ static int start_counting(struct audit_tally *t, struct tenant *n)
     return rc;
 }
 
-int audit_tally_note(struct audit_tally *t, const char *kind, uint64_t credential, uint64_t sandbox,
-                     uint32_t uid, uint64_t count, const char *text)
+int audit_tally_note(struct audit_tally *t, const char *kind, uint64_t credential, uint64_t sandbox, uint32_t uid, uint64_t count, const char *text)
 {
     struct tenant *n;
     int rc = begin(t, uid, &n);
@@ -193,8 +188,7 @@ static void look(uv_timer_t *timer)
         forget(t, n);
 }
 
-int audit_tally_create(uv_loop_t *loop, struct audit *a, uint32_t lines, struct audit_tally **out,
-                       struct err *e)
+int audit_tally_create(uv_loop_t *loop, struct audit *a, uint32_t lines, struct audit_tally **out, struct err *e)
 {
     struct audit_tally *t = calloc(1, sizeof *t);
     if (!t)

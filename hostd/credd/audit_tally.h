@@ -14,14 +14,12 @@ struct audit_tally;
 
 /* `lines`: of a tenant in a minute. `loop` may be NULL: then counts are written when they are next
  * looked at only. */
-int audit_tally_create(uv_loop_t *loop, struct audit *a, uint32_t lines, struct audit_tally **out,
-                       struct err *e);
+int audit_tally_create(uv_loop_t *loop, struct audit *a, uint32_t lines, struct audit_tally **out, struct err *e);
 /* Writes what is counted, and frees all. */
 void audit_tally_close(struct audit_tally *t);
 
 /* As audit_note, for uses and refusals: beyond the tenant's lines it is counted. */
-int audit_tally_note(struct audit_tally *t, const char *kind, uint64_t credential, uint64_t sandbox,
-                     uint32_t uid, uint64_t count, const char *text);
+int audit_tally_note(struct audit_tally *t, const char *kind, uint64_t credential, uint64_t sandbox, uint32_t uid, uint64_t count, const char *text);
 /* For changes that a tenant asks for: -EAGAIN when there were as many in this minute. */
 int audit_tally_change(struct audit_tally *t, uint32_t uid);
 

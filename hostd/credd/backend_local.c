@@ -39,7 +39,8 @@ static void get(struct backend *b, const struct credd_record *rec, const void *b
     unsigned long long size = 0;
     struct backend_result r = {.bytes = l->plain};
     if (len <= NONCE + TAG || len > CREDD_VALUE_MAX + NONCE + TAG ||
-        crypto_aead_xchacha20poly1305_ietf_decrypt(l->plain, &size, NULL, bytes + NONCE, len - NONCE, (const uint8_t *)&rec->id, sizeof rec->id, bytes, l->keys->value) < 0)
+        crypto_aead_xchacha20poly1305_ietf_decrypt(l->plain, &size, NULL, bytes + NONCE, len - NONCE, (const uint8_t *)&rec->id, sizeof rec->id,
+                                                   bytes, l->keys->value) < 0)
         r.rc = err_set(&r.e, EBADMSG, "the value of credential %s cannot be decrypted", rec->name);
     r.len = (size_t)size;
     done(user, &r);

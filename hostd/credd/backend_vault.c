@@ -38,7 +38,7 @@ struct vault {
     struct backend *local; /* for what is kept for a while */
     struct hmap kept;
     uv_loop_t *loop;
-    char *value;           /* CREDD_VALUE_MAX, locked */
+    char *value; /* CREDD_VALUE_MAX, locked */
 };
 
 struct kept {
@@ -162,7 +162,8 @@ static void judge(const struct exchange *ex, struct backend_result *r)
 {
     const struct http_exchange *x = &ex->x;
     if (x->code != CURLE_OK)
-        r->rc = err_set(&r->e, EAGAIN, "Vault cannot be asked to %s the value of %s: %.200s", ex->verb, ex->rec.name, x->error[0] ? x->error : curl_easy_strerror(x->code));
+        r->rc = err_set(&r->e, EAGAIN, "Vault cannot be asked to %s the value of %s: %.200s", ex->verb, ex->rec.name,
+                        x->error[0] ? x->error : curl_easy_strerror(x->code));
     else if (x->status == 403)
         r->rc = err_set(&r->e, EACCES, "Vault does not let this token %s the value of %s (403)", ex->verb, ex->rec.name);
     else if (x->status == 404)
@@ -204,7 +205,8 @@ static void start(struct vault *v, const char *method, const char *verb, const c
         abort(); /* a new process starts with less */
     *ex = (struct exchange){.v = v, .rec = *rec, .text = text, .body = {text, len}, .verb = verb, .came = came, .done = done, .user = user};
     make_url(v, kind, rec, ex->url);
-    ex->x = (struct http_exchange){.method = method, .url = ex->url, .body = text ? &ex->body : NULL, .body_count = text ? 1 : 0, .length = len, .done = exchanged, .user = ex};
+    ex->x = (struct http_exchange){
+        .method = method, .url = ex->url, .body = text ? &ex->body : NULL, .body_count = text ? 1 : 0, .length = len, .done = exchanged, .user = ex};
     ex->x.headers = make_headers(v, &r.e);
     if (!ex->x.headers)
         r.rc = -r.e.code;

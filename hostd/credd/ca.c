@@ -22,12 +22,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DAY            86400
-#define BEFORE_SEC     (60 * DAY) /* a certificate is good that long before its epoch begins */
-#define AFTER_SEC      (60 * DAY) /* and after it ends */
-#define SCALAR_BYTES   32
-#define POINT_BYTES    65
-#define SERIAL_BYTES   16
+#define DAY          86400
+#define BEFORE_SEC   (60 * DAY) /* a certificate is good that long before its epoch begins */
+#define AFTER_SEC    (60 * DAY) /* and after it ends */
+#define SCALAR_BYTES 32
+#define POINT_BYTES  65
+#define SERIAL_BYTES 16
 
 struct ca {
     EVP_PKEY *key;
@@ -35,10 +35,10 @@ struct ca {
     char *pem;
 };
 
-#define DEFINE_FREE(name, type, free_it)        \
-    static inline void cleanup_##name(type **p) \
-    {                                           \
-        free_it(*p);                            \
+#define DEFINE_FREE(name, type, free_it)                                                                                                             \
+    static inline void cleanup_##name(type **p)                                                                                                      \
+    {                                                                                                                                                \
+        free_it(*p);                                                                                                                                 \
     }
 DEFINE_FREE(x509, X509, X509_free)
 DEFINE_FREE(pkey, EVP_PKEY, EVP_PKEY_free)
@@ -69,7 +69,8 @@ static bool point_of(const BIGNUM *scalar, uint8_t out[POINT_BYTES])
 {
     EC_GROUP *group = EC_GROUP_new_by_curve_name(NID_X9_62_prime256v1);
     EC_POINT *point = group ? EC_POINT_new(group) : NULL;
-    bool good = point && !BN_is_zero(scalar) && BN_cmp(scalar, EC_GROUP_get0_order(group)) < 0 && EC_POINT_mul(group, point, scalar, NULL, NULL, NULL) &&
+    bool good = point && !BN_is_zero(scalar) && BN_cmp(scalar, EC_GROUP_get0_order(group)) < 0 &&
+                EC_POINT_mul(group, point, scalar, NULL, NULL, NULL) &&
                 EC_POINT_point2oct(group, point, POINT_CONVERSION_UNCOMPRESSED, out, POINT_BYTES, NULL) == POINT_BYTES;
     EC_POINT_free(point);
     EC_GROUP_free(group);
@@ -145,7 +146,8 @@ static bool name_ca(X509 *cert, uint32_t tenant, uint64_t epoch)
     char text[64];
     AUTO_NAME *name = X509_NAME_new();
     snprintf(text, sizeof text, "spacefs tenant %" PRIu32 " CA %" PRIu64, tenant, epoch);
-    return name && add_entry(name, "O", "spacefs") && add_entry(name, "CN", text) && X509_set_subject_name(cert, name) && X509_set_issuer_name(cert, name);
+    return name && add_entry(name, "O", "spacefs") && add_entry(name, "CN", text) && X509_set_subject_name(cert, name) &&
+           X509_set_issuer_name(cert, name);
 }
 
 static X509 *make_ca(const uint8_t *secret, EVP_PKEY *key, uint32_t tenant, uint64_t epoch)
@@ -234,8 +236,8 @@ int ca_issue(const struct ca *ca, const char *name, int64_t now_sec, char **out,
     AUTO_X509 *cert = X509_new();
     AUTO_BIO *bio = BIO_new(BIO_s_secmem());
     *out = NULL;
-    if (key && cert && bio && X509_set_version(cert, X509_VERSION_3) && set_times(cert, now_sec - DAY, now_sec + CA_LEAF_SEC) && X509_set_pubkey(cert, key) &&
-        describe_leaf(ca, cert, name) && X509_sign(cert, ca->key, EVP_sha256()) > 0 && PEM_write_bio_X509(bio, cert) &&
+    if (key && cert && bio && X509_set_version(cert, X509_VERSION_3) && set_times(cert, now_sec - DAY, now_sec + CA_LEAF_SEC) &&
+        X509_set_pubkey(cert, key) && describe_leaf(ca, cert, name) && X509_sign(cert, ca->key, EVP_sha256()) > 0 && PEM_write_bio_X509(bio, cert) &&
         PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL))
         *out = text_of(bio);
     return *out ? 0 : err_set(e, EIO, "a certificate for %.100s cannot be made", name);

@@ -51,9 +51,9 @@ struct credd {
 
 enum cred_verdict {
     CRED_FOUND,
-    CRED_NONE,       /* no scope of the sandbox has one for this host: nothing is to be injected */
+    CRED_NONE, /* no scope of the sandbox has one for this host: nothing is to be injected */
     /* There is one, but it must not be used: the request is refused. */
-    CRED_NO_VALUE,   /* none was written yet, or it was revoked */
+    CRED_NO_VALUE, /* none was written yet, or it was revoked */
     CRED_EXPIRED,
     CRED_RATE,       /* used too often */
     CRED_NO_SANDBOX, /* space-hostd told of no such sandbox (yet), or it may not use any now */
@@ -75,10 +75,10 @@ struct cred_answer {
 };
 
 struct cred_query {
-    uint64_t sandbox;     /* id */
-    const char *host;     /* lower case, no final dot */
+    uint64_t sandbox; /* id */
+    const char *host; /* lower case, no final dot */
     uint16_t port;
-    const char *what;     /* for the log: the request's method, say; no path, no query. May be NULL */
+    const char *what; /* for the log: the request's method, say; no path, no query. May be NULL */
 };
 
 /* Is there a credential to be injected for this host, usable or not? Hosts without are never decrypted. */

@@ -17,10 +17,10 @@
 #include <string.h>
 #include <time.h>
 
-#define RENDER_SIZE  65536u
-#define LABELS_MAX   64u
-#define WHAT_MAX     64u
-#define WAITING_MAX  4096u /* requests that a back end is asked for at the same time */
+#define RENDER_SIZE 65536u
+#define LABELS_MAX  64u
+#define WHAT_MAX    64u
+#define WAITING_MAX 4096u /* requests that a back end is asked for at the same time */
 
 struct known {
     struct hmap_node by_id;
@@ -34,7 +34,7 @@ struct finder {
     struct backend *backend;
     struct hmap sandboxes;
     unsigned waiting;
-    char *render; /* RENDER_SIZE, locked */
+    char *render;  /* RENDER_SIZE, locked */
     time_t second; /* and how it is written */
     char stamp[32];
 };
@@ -300,7 +300,8 @@ static size_t percent_encode(const char *value, size_t len, char *out)
     return n;
 }
 
-_Static_assert(3 * CREDD_VALUE_MAX < RENDER_SIZE && sodium_base64_ENCODED_LEN(CREDD_VALUE_MAX + CREDD_METHOD_SIZE, 1) + CREDD_VALUE_MAX + CREDD_METHOD_SIZE + 8 < RENDER_SIZE,
+_Static_assert(3 * CREDD_VALUE_MAX < RENDER_SIZE &&
+                   sodium_base64_ENCODED_LEN(CREDD_VALUE_MAX + CREDD_METHOD_SIZE, 1) + CREDD_VALUE_MAX + CREDD_METHOD_SIZE + 8 < RENDER_SIZE,
                "rendered values");
 
 static size_t append(char *out, const char *text)
@@ -323,7 +324,8 @@ static size_t render(const struct finder *f, const struct method *m, const char 
         plain[p++] = ':';
         memcpy(plain + p, value, len);
         n = append(out, "Basic ");
-        sodium_bin2base64(out + n, RENDER_SIZE - CREDD_VALUE_MAX - CREDD_METHOD_SIZE - n, (const uint8_t *)plain, p + len, sodium_base64_VARIANT_ORIGINAL);
+        sodium_bin2base64(out + n, RENDER_SIZE - CREDD_VALUE_MAX - CREDD_METHOD_SIZE - n, (const uint8_t *)plain, p + len,
+                          sodium_base64_VARIANT_ORIGINAL);
         sodium_memzero(plain, p + len);
         return strlen(out);
     }
@@ -393,8 +395,8 @@ static char *seal_login(const struct ask *a, const struct credential *c, const c
 
 static int errno_of(enum cred_verdict v)
 {
-    static const int codes[] = {[CRED_NONE] = ENOENT,       [CRED_NO_VALUE] = EACCES,   [CRED_EXPIRED] = EKEYEXPIRED, [CRED_RATE] = EAGAIN,
-                                [CRED_NO_SANDBOX] = EACCES, [CRED_AWAY] = EAGAIN, [CRED_NO_AUDIT] = EIO};
+    static const int codes[] = {[CRED_NONE] = ENOENT,       [CRED_NO_VALUE] = EACCES, [CRED_EXPIRED] = EKEYEXPIRED, [CRED_RATE] = EAGAIN,
+                                [CRED_NO_SANDBOX] = EACCES, [CRED_AWAY] = EAGAIN,     [CRED_NO_AUDIT] = EIO};
     return codes[v];
 }
 
@@ -478,7 +480,8 @@ static bool parse_origin(const char *origin, char host[RULES_HOST_MAX + 1], uint
 {
     char hosts[CREDD_HOSTS_SIZE];
     uint64_t n = 443;
-    if (strncmp(origin, "https://", 8) != 0 || strpbrk(origin + 8, "/*\n ") || hosts_parse(origin + 8, hosts, NULL) < 0 || strlen(hosts) < 2 || strlen(hosts) > RULES_HOST_MAX)
+    if (strncmp(origin, "https://", 8) != 0 || strpbrk(origin + 8, "/*\n ") || hosts_parse(origin + 8, hosts, NULL) < 0 || strlen(hosts) < 2 ||
+        strlen(hosts) > RULES_HOST_MAX)
         return false;
     hosts[strlen(hosts) - 1] = 0;
     char *colon = strchr(hosts, ':');
@@ -491,7 +494,8 @@ static bool parse_origin(const char *origin, char host[RULES_HOST_MAX + 1], uint
     return true;
 }
 
-void finder_login(struct finder *f, uint64_t sandbox, uint32_t uid, const char *origin, const uint8_t key[CREDD_KEY_BYTES], finder_login_done *done, void *user)
+void finder_login(struct finder *f, uint64_t sandbox, uint32_t uid, const char *origin, const uint8_t key[CREDD_KEY_BYTES], finder_login_done *done,
+                  void *user)
 {
     char host[RULES_HOST_MAX + 1];
     uint16_t port;
@@ -516,7 +520,8 @@ void finder_remember(struct finder *f, const char *line)
     char id[16], kind[16], stamp[32], sandbox[16], text[AUDIT_TEXT_MAX], out[AUDIT_TEXT_MAX + 80];
     uint64_t n;
     if (!audit_member(line, "credential", id, sizeof id) || str_parse_id(id, strlen(id), &n) < 0 || !audit_member(line, "kind", kind, sizeof kind) ||
-        !audit_member(line, "time", stamp, sizeof stamp) || !audit_member(line, "sandbox", sandbox, sizeof sandbox) || !audit_member(line, "text", text, sizeof text))
+        !audit_member(line, "time", stamp, sizeof stamp) || !audit_member(line, "sandbox", sandbox, sizeof sandbox) ||
+        !audit_member(line, "text", text, sizeof text))
         return;
     struct credential *c = store_find(f->credd->store, n);
     if (!c || (strcmp(kind, "use") != 0 && strcmp(kind, "login") != 0 && strcmp(kind, "refused") != 0))

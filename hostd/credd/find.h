@@ -26,7 +26,8 @@ void finder_forget_all(struct finder *f);
  * -EAGAIN used too often or the back end is away, -EINVAL no origin, -EIO cannot be logged.
  */
 typedef void finder_login_done(void *user, int rc, const char *line, const char *sentence);
-void finder_login(struct finder *f, uint64_t sandbox, uint32_t uid, const char *origin, const uint8_t key[CREDD_KEY_BYTES], finder_login_done *done, void *user);
+void finder_login(struct finder *f, uint64_t sandbox, uint32_t uid, const char *origin, const uint8_t key[CREDD_KEY_BYTES], finder_login_done *done,
+                  void *user);
 
 /* A line of the audit log is about this credential: it goes to its log, too. */
 void finder_remember(struct finder *f, const char *line);

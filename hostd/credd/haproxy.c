@@ -30,12 +30,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define NAMES_MAX     1024u  /* certificates in a slot */
-#define COMMANDS_MAX  4096u  /* that wait */
+#define NAMES_MAX     1024u /* certificates in a slot */
+#define COMMANDS_MAX  4096u /* that wait */
 #define ANSWER_MAX    4096u
 #define COMMAND_MSEC  5000u
 #define LIST_SIZE     128u
-#define SLOT_REST_SEC 60     /* a slot that was used so lately is not taken away */
+#define SLOT_REST_SEC 60 /* a slot that was used so lately is not taken away */
 
 struct waiter {
     struct waiter *next;
@@ -447,8 +447,8 @@ static int load(struct haproxy *h, struct leaf *l, struct err *e)
     /* A payload ends with an empty line; PEM has none. What an earlier life of ours left there goes. */
     rc = l->instance == instance_of(h)
              ? queue(h, l, SENT, "set ssl cert %u/%s <<\n%s\n", l->slot, l->name, pem)
-             : queue(h, l, SENT, "del ssl crt-list %s %u/%s; del ssl cert %u/%s; new ssl cert %u/%s; set ssl cert %u/%s <<\n%s\n", list_of(l, list), l->slot, l->name,
-                     l->slot, l->name, l->slot, l->name, l->slot, l->name, pem);
+             : queue(h, l, SENT, "del ssl crt-list %s %u/%s; del ssl cert %u/%s; new ssl cert %u/%s; set ssl cert %u/%s <<\n%s\n", list_of(l, list),
+                     l->slot, l->name, l->slot, l->name, l->slot, l->name, l->slot, l->name, pem);
     sodium_memzero(pem, strlen(pem));
     free(pem);
     if (rc < 0)
@@ -502,7 +502,8 @@ char *haproxy_trust(struct haproxy *h, uint32_t tenant)
     bool good = f;
     for (uint64_t i = epoch; f && i <= epoch + 1; i++) {
         struct ca *ca = NULL;
-        good = good && ca_create(h->secret, tenant, i, &ca, NULL) == 0 && fprintf(f, "# hash %08" PRIx32 "\n%s", ca_name_hash(ca), ca_certificate(ca)) > 0;
+        good = good && ca_create(h->secret, tenant, i, &ca, NULL) == 0 &&
+               fprintf(f, "# hash %08" PRIx32 "\n%s", ca_name_hash(ca), ca_certificate(ca)) > 0;
         ca_destroy(ca);
     }
     if (f && fclose(f) != 0)

@@ -27,7 +27,8 @@ static const char frontend[] =
     "    http-request set-var(txn.sni) ssl_fc_sni,lower\n"
     "    http-request return status 421 content-type text/plain string \"the request is for another host than its connection\\n\" "
     "unless { var(txn.host),strcmp(txn.name) eq 0 } { var(txn.sni),strcmp(txn.name) eq 0 } { req.hdr_cnt(host) eq 1 }\n"
-    "    http-request return status 405 content-type text/plain string \"a host with a credential takes no such request\\n\" if { method TRACE CONNECT }\n"
+    "    http-request return status 405 content-type text/plain string \"a host with a credential takes no such request\\n\" if { method TRACE "
+    "CONNECT }\n"
     "    filter spoe engine credd config spoe.cfg\n"
     "    http-request send-spoe-group credd ask\n"
     "    http-request return status 403 content-type text/plain lf-string \"%[var(txn.cred.reason)]\\n\" if { var(txn.cred.status) -m int 403 }\n"
@@ -38,7 +39,8 @@ static const char frontend[] =
     "    http-request set-header X-Api-Key %[var(txn.cred.value)] if { var(txn.cred.place) -m str x-api-key }\n"
     "    http-request set-var(txn.injected) str(yes) if { var(txn.cred.place) -m str authorization x-api-key } { var(txn.cred.value) -m found }\n"
     "    http-request lua.inject unless { var(txn.injected) -m found }\n"
-    "    http-request return status 503 content-type text/plain string \"the credential cannot be put in\\n\" unless { var(txn.injected) -m str yes }\n"
+    "    http-request return status 503 content-type text/plain string \"the credential cannot be put in\\n\" unless { var(txn.injected) -m str yes "
+    "}\n"
     "    use_backend out-h1 unless { ssl_fc_alpn h2 }\n"
     "    default_backend out-h2\n";
 
@@ -143,15 +145,16 @@ static void write_proxies(FILE *f, const struct config *c, const char *folder)
           "    option http-no-delay\n",
           f);
     for (unsigned i = 0; i < INJECT_SLOTS; i++)
-        fprintf(f, "    bind unix@%s/" INJECT_IN " user %s mode 600 accept-proxy ssl strict-sni crt-list %s/" INJECT_LIST " alpn h2,http/1.1\n", folder, i,
-                c->net_user, folder, i);
+        fprintf(f, "    bind unix@%s/" INJECT_IN " user %s mode 600 accept-proxy ssl strict-sni crt-list %s/" INJECT_LIST " alpn h2,http/1.1\n",
+                folder, i, c->net_user, folder, i);
     fputs(frontend, f);
     /* The server is spoken with as the guest speaks: HTTP/2 would cost who asks one thing at a time a message more for each answer (WINDOW_UPDATE). Paths of servers are in HAProxy's root. Sessions are not used again: their names would not be compared with the certificate's. */
     for (int h2 = 0; h2 < 2; h2++)
         fprintf(f,
                 "backend out-%s\n"
                 "    http-reuse never\n"
-                "    server netd unix@/" INJECT_OUT " send-proxy-v2 proxy-v2-options unique-id ssl verify required ca-file %s/upstream.pem sni var(txn.name) "
+                "    server netd unix@/" INJECT_OUT
+                " send-proxy-v2 proxy-v2-options unique-id ssl verify required ca-file %s/upstream.pem sni var(txn.name) "
                 "alpn %shttp/1.1 ws h1 no-ssl-reuse\n",
                 h2 ? "h2" : "h1", folder, h2 ? "h2," : "");
     fputs("backend agent\n"

@@ -106,7 +106,8 @@ static int run(const char *path, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'}, {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"config", required_argument, NULL, 'c'}, {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const char *config = CONFIG_PATH_DEFAULT;
     struct err e = {0};
     for (int o; (o = getopt_long(argc, argv, "c:vh", options, NULL)) != -1;) {

@@ -115,18 +115,14 @@ static void transmit(struct connection *c, const struct spoe_writer *w)
 static uint32_t status_of(enum cred_verdict v)
 {
     switch (v) {
-    case CRED_FOUND:
-        return 0;
+    case CRED_FOUND: return 0;
     case CRED_NONE: /* it was removed since: the next connection is not decrypted */
     case CRED_NO_VALUE:
-    case CRED_EXPIRED:
-        return STATUS_FORBIDDEN;
-    case CRED_RATE:
-        return STATUS_TOO_MANY;
+    case CRED_EXPIRED: return STATUS_FORBIDDEN;
+    case CRED_RATE: return STATUS_TOO_MANY;
     case CRED_NO_SANDBOX:
     case CRED_AWAY:
-    case CRED_NO_AUDIT:
-        break;
+    case CRED_NO_AUDIT: break;
     }
     return STATUS_UNAVAILABLE;
 }

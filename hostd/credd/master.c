@@ -20,9 +20,9 @@
 #define TENANT  "credentials" /* whose key it is, for the service */
 #define CONTEXT "spccred1"    /* of crypto_kdf */
 
-_Static_assert(sizeof ((struct master *)0)->blob >= BLOB_SIZE, "the wrapped key");
-_Static_assert(MASTER_BYTES == KEYS_BYTES && MASTER_BYTES == crypto_kdf_KEYBYTES && MASTER_BYTES == crypto_box_SECRETKEYBYTES && MASTER_BYTES == crypto_box_PUBLICKEYBYTES &&
-                   MASTER_BYTES == crypto_box_SEEDBYTES && sizeof CONTEXT - 1 == crypto_kdf_CONTEXTBYTES,
+_Static_assert(sizeof((struct master *)0)->blob >= BLOB_SIZE, "the wrapped key");
+_Static_assert(MASTER_BYTES == KEYS_BYTES && MASTER_BYTES == crypto_kdf_KEYBYTES && MASTER_BYTES == crypto_box_SECRETKEYBYTES &&
+                   MASTER_BYTES == crypto_box_PUBLICKEYBYTES && MASTER_BYTES == crypto_box_SEEDBYTES && sizeof CONTEXT - 1 == crypto_kdf_CONTEXTBYTES,
                "sizes of keys");
 
 /* ---- derived keys ---- */

@@ -13,8 +13,8 @@
 
 /* Derived from it, in locked memory. */
 struct master_keys {
-    uint8_t record[MASTER_BYTES]; /* of records on the disk */
-    uint8_t value[MASTER_BYTES];  /* of values, there and in memory */
+    uint8_t record[MASTER_BYTES];                               /* of records on the disk */
+    uint8_t value[MASTER_BYTES];                                /* of values, there and in memory */
     uint8_t box_secret[MASTER_BYTES], box_public[MASTER_BYTES]; /* crypto_box: values come sealed to it */
 };
 

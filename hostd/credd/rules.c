@@ -35,7 +35,8 @@ static bool is_printable(const char *s)
 /* Headers that say where a request goes or how long it is: no secret. */
 static bool is_reserved(const char *name)
 {
-    static const char *const names[] = {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect", "keep-alive", "proxy-connection"};
+    static const char *const names[] = {"host",    "content-length", "transfer-encoding", "connection",      "upgrade", "te",
+                                        "trailer", "expect",         "keep-alive",        "proxy-connection"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcasecmp(name, names[i]))
             return true;
@@ -120,8 +121,9 @@ int value_check(const struct method *m, const char *value, size_t len, struct er
         return err_set(e, EINVAL, "a value has 1 to %u bytes", CREDD_VALUE_MAX);
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)value[i] < 0x20 || value[i] == 0x7f)
-            return err_set(e, EINVAL, m->kind == METHOD_AUTOFILL ? "a login's value is one line without control characters"
-                                                                : "a value that goes into a request is one line without control characters");
+            return err_set(e, EINVAL,
+                           m->kind == METHOD_AUTOFILL ? "a login's value is one line without control characters"
+                                                      : "a value that goes into a request is one line without control characters");
     return 0;
 }
 
@@ -176,7 +178,8 @@ int hosts_parse(const char *text, char out[CREDD_HOSTS_SIZE], struct err *e)
             continue;
         if (split(trimmed, &name, &port) < 0)
             return err_set(e, EINVAL, "line %u: '%.80s' is no host: api.example.com, *.example.com, or one with :PORT", number, trimmed);
-        bool good = port == 443 ? str_append(out, CREDD_HOSTS_SIZE, &pos, "%s\n", name) : str_append(out, CREDD_HOSTS_SIZE, &pos, "%s:%u\n", name, port);
+        bool good =
+            port == 443 ? str_append(out, CREDD_HOSTS_SIZE, &pos, "%s\n", name) : str_append(out, CREDD_HOSTS_SIZE, &pos, "%s:%u\n", name, port);
         if (!good)
             return err_set(e, E2BIG, "hosts have more than %u bytes", CREDD_HOSTS_SIZE - 1);
     }
@@ -288,8 +291,8 @@ int rate_parse(const char *text, uint32_t *uses, uint32_t *seconds, struct err *
     char *slash = strchr(copy, '/');
     if (slash)
         *slash = 0;
-    if (!slash || strlen(text) >= sizeof copy || str_parse_u64(copy, UINT32_MAX, &n) < 0 || n == 0 || str_parse_duration(slash + 1, &s) < 0 || s == 0 ||
-        s > UINT32_MAX)
+    if (!slash || strlen(text) >= sizeof copy || str_parse_u64(copy, UINT32_MAX, &n) < 0 || n == 0 || str_parse_duration(slash + 1, &s) < 0 ||
+        s == 0 || s > UINT32_MAX)
         return err_set(e, EINVAL, "'%.40s' is no rate: none, or USES/DURATION such as 100/1m", text);
     *uses = (uint32_t)n;
     *seconds = (uint32_t)s;

@@ -33,7 +33,7 @@ struct server {
     int fd;
     uv_poll_t poll;
     struct conn *clients[CLIENTS_MAX];
-    char *plain;              /* CREDD_VALUE_MAX and 1, locked */
+    char *plain; /* CREDD_VALUE_MAX and 1, locked */
 };
 
 struct request {
@@ -43,7 +43,7 @@ struct request {
     struct credd_reply rep;
     char *payload; /* malloc'ed, with a NUL */
     size_t len;
-    int out;       /* goes with the answer; -1: none */
+    int out; /* goes with the answer; -1: none */
     struct err err;
 };
 
@@ -94,7 +94,8 @@ static int note_change(struct request *r, const char *kind, uint64_t credential,
     int rc = r->q.uid ? audit_tally_change(r->server->credd->tally, r->q.uid) : 0;
     if (rc == -EAGAIN)
         return err_set(&r->err, EAGAIN, "you changed credentials too often: try again in a minute");
-    return rc < 0 ? err_set(&r->err, -rc, "nothing is done that cannot be logged: the audit log cannot be written: %s", strerror(-rc)) : note(r, kind, credential, text);
+    return rc < 0 ? err_set(&r->err, -rc, "nothing is done that cannot be logged: the audit log cannot be written: %s", strerror(-rc))
+                  : note(r, kind, credential, text);
 }
 
 /* ---- credentials ---- */
@@ -216,8 +217,11 @@ static int unseal(struct request *r, size_t *ret_len)
     if (!box)
         return err_set(&r->err, ENOMEM, "out of memory");
     if (strncmp(text, prefix, sizeof prefix - 1) != 0)
-        return err_set(&r->err, EINVAL, "a value comes sealed to space-credd's public key (credentials/key); write it through the mount, or by `spacectl credential set`");
-    if (sodium_base642bin(box, r->len, text + sizeof prefix - 1, strlen(text) - (sizeof prefix - 1), NULL, &len, NULL, sodium_base64_VARIANT_ORIGINAL) < 0 ||
+        return err_set(
+            &r->err, EINVAL,
+            "a value comes sealed to space-credd's public key (credentials/key); write it through the mount, or by `spacectl credential set`");
+    if (sodium_base642bin(box, r->len, text + sizeof prefix - 1, strlen(text) - (sizeof prefix - 1), NULL, &len, NULL,
+                          sodium_base64_VARIANT_ORIGINAL) < 0 ||
         len < crypto_box_SEALBYTES || len - crypto_box_SEALBYTES > CREDD_VALUE_MAX)
         return err_set(&r->err, EINVAL, "the sealed value is damaged, or longer than %u bytes", CREDD_VALUE_MAX);
     if (crypto_box_seal_open((uint8_t *)s->plain, box, len, s->keys->box_public, s->keys->box_secret) < 0)
@@ -434,10 +438,10 @@ static int op_trust(struct request *r)
 }
 
 static const struct op ops[] = {
-    [CREDD_HELLO] = {"hello", op_hello}, [CREDD_MAKE] = {"make", op_make},     [CREDD_SET] = {"set", op_set},       [CREDD_VALUE] = {"value", op_value},
-    [CREDD_REMOVE] = {"remove", op_remove}, [CREDD_LOG] = {"log", op_log},     [CREDD_KNOW] = {"know", op_know},    [CREDD_FORGET] = {"forget", op_forget},
-    [CREDD_LOGIN] = {"login", op_login},    [CREDD_DENIED] = {"denied", op_denied}, [CREDD_AUDIT] = {"audit", op_audit},
-    [CREDD_TRUST] = {"trust", op_trust},
+    [CREDD_HELLO] = {"hello", op_hello},    [CREDD_MAKE] = {"make", op_make},       [CREDD_SET] = {"set", op_set},
+    [CREDD_VALUE] = {"value", op_value},    [CREDD_REMOVE] = {"remove", op_remove}, [CREDD_LOG] = {"log", op_log},
+    [CREDD_KNOW] = {"know", op_know},       [CREDD_FORGET] = {"forget", op_forget}, [CREDD_LOGIN] = {"login", op_login},
+    [CREDD_DENIED] = {"denied", op_denied}, [CREDD_AUDIT] = {"audit", op_audit},    [CREDD_TRUST] = {"trust", op_trust},
 };
 
 /* ---- requests ---- */

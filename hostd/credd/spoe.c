@@ -76,27 +76,17 @@ static struct value take_value(struct cursor *c)
     uint8_t tag = take_byte(c);
     struct value v = {.type = tag & TYPE_MASK, .text = {"", 0}};
     switch (v.type) {
-    case T_NULL:
-        break;
-    case T_BOOL:
-        v.number = (tag & BOOL_TRUE) != 0;
-        break;
+    case T_NULL: break;
+    case T_BOOL: v.number = (tag & BOOL_TRUE) != 0; break;
     case T_INT32:
     case T_UINT32:
     case T_INT64:
-    case T_UINT64:
-        v.number = take_number(c);
-        break;
+    case T_UINT64: v.number = take_number(c); break;
     case T_IPV4:
-    case T_IPV6:
-        take_bytes(c, v.type == T_IPV4 ? 4 : 16);
-        break;
+    case T_IPV6: take_bytes(c, v.type == T_IPV4 ? 4 : 16); break;
     case T_STRING:
-    case T_BINARY:
-        v.text = take_text(c);
-        break;
-    default:
-        c->bad = true;
+    case T_BINARY: v.text = take_text(c); break;
+    default: c->bad = true;
     }
     return v;
 }
@@ -115,8 +105,7 @@ static bool is_left(const struct cursor *c)
 static bool offers_2(struct spoe_text versions)
 {
     for (size_t i = 0; i + 1 < versions.len; i++)
-        if (versions.s[i] == '2' && versions.s[i + 1] == '.' &&
-            (i == 0 || versions.s[i - 1] == ' ' || versions.s[i - 1] == ','))
+        if (versions.s[i] == '2' && versions.s[i + 1] == '.' && (i == 0 || versions.s[i - 1] == ' ' || versions.s[i - 1] == ','))
             return true;
     return false;
 }

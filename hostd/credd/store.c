@@ -151,7 +151,8 @@ static int write_record(const struct store *s, const struct credd_record *rec, c
         return err_set(e, ENOMEM, "write credential %s: out of memory", rec->name);
     write_head(file, rec->id, (uint32_t)len);
     randombytes_buf(file + HEAD, NONCE);
-    crypto_aead_xchacha20poly1305_ietf_encrypt(file + HEAD + NONCE, &size, (const uint8_t *)rec, sizeof *rec, file, HEAD, NULL, file + HEAD, s->keys->record);
+    crypto_aead_xchacha20poly1305_ietf_encrypt(file + HEAD + NONCE, &size, (const uint8_t *)rec, sizeof *rec, file, HEAD, NULL, file + HEAD,
+                                               s->keys->record);
     if (len)
         memcpy(file + FILE_MIN, box, len);
     path_of(s, rec->id, path);
@@ -165,8 +166,8 @@ static bool ended(const char *text, size_t size)
 
 static bool record_valid(const struct credd_record *r)
 {
-    return r->id && scope_valid(&r->scope) && ended(r->name, sizeof r->name) && ended(r->method, sizeof r->method) && ended(r->hosts, sizeof r->hosts) &&
-           str_name_valid(r->name, strlen(r->name));
+    return r->id && scope_valid(&r->scope) && ended(r->name, sizeof r->name) && ended(r->method, sizeof r->method) &&
+           ended(r->hosts, sizeof r->hosts) && str_name_valid(r->name, strlen(r->name));
 }
 
 static int decode(const struct store *s, uint64_t id, const uint8_t *file, size_t size, struct credential *c)
@@ -174,8 +175,9 @@ static int decode(const struct store *s, uint64_t id, const uint8_t *file, size_
     uint8_t head[HEAD];
     size_t len = size - FILE_MIN;
     write_head(head, id, (uint32_t)len);
-    if (memcmp(head, file, HEAD) != 0 || crypto_aead_xchacha20poly1305_ietf_decrypt((uint8_t *)&c->rec, NULL, NULL, file + HEAD + NONCE, sizeof c->rec + TAG, file, HEAD,
-                                                                                  file + HEAD, s->keys->record) < 0)
+    if (memcmp(head, file, HEAD) != 0 ||
+        crypto_aead_xchacha20poly1305_ietf_decrypt((uint8_t *)&c->rec, NULL, NULL, file + HEAD + NONCE, sizeof c->rec + TAG, file, HEAD, file + HEAD,
+                                                   s->keys->record) < 0)
         return -EBADMSG;
     if (c->rec.id != id || !record_valid(&c->rec) || method_parse(c->rec.method, &c->method, NULL, NULL) < 0)
         return -EBADMSG;

@@ -25,10 +25,10 @@ struct credential {
     struct method method; /* parsed */
     uint8_t *box;         /* malloc'ed: what the back end keeps of the value */
     size_t box_len;
-    double tokens;        /* uses that are left now, */
-    uint64_t tokens_at;   /* and when that was so (ns of CLOCK_BOOTTIME); 0: all */
-    bool busy;            /* the back end is at its value */
-    char **uses;          /* STORE_USES lines, a ring; NULL: none yet */
+    double tokens;      /* uses that are left now, */
+    uint64_t tokens_at; /* and when that was so (ns of CLOCK_BOOTTIME); 0: all */
+    bool busy;          /* the back end is at its value */
+    char **uses;        /* STORE_USES lines, a ring; NULL: none yet */
     unsigned next_use;
 };
 

@@ -350,7 +350,8 @@ void credential_denied(struct sandbox *sb, uint64_t total, const char *line)
         sb->denied.told = 0; /* another count */
     if (!cs || total == sb->denied.told || !credd_up(cs->credd) || (sb->denied.at && now - sb->denied.at < DENIED_MSEC && !line[0]))
         return; /* it counts with the next */
-    const struct credd_request q = {.op = CREDD_DENIED, .sandbox = (uint64_t)sb->row.id, .uid = (uint32_t)sb->row.owner, .count = total - sb->denied.told};
+    const struct credd_request q = {
+        .op = CREDD_DENIED, .sandbox = (uint64_t)sb->row.id, .uid = (uint32_t)sb->row.owner, .count = total - sb->denied.told};
     const char *text = line[0] ? line : "more, of which no line was kept";
     credd_send(cs->credd, &q, text, strnlen(text, CREDD_TEXT_SIZE - 1), NULL, NULL);
     sb->denied.told = total;
@@ -382,7 +383,8 @@ static void connected(void *user, const struct credd_reply *hello, const void *b
     }
     hmap_finish(&old);
     for (unsigned i = 0; i < CREDD_KEY_BYTES; i += 3) {
-        uint32_t group = (uint32_t)hello->key[i] << 16 | (i + 1 < CREDD_KEY_BYTES ? (uint32_t)hello->key[i + 1] << 8 : 0) | (i + 2 < CREDD_KEY_BYTES ? hello->key[i + 2] : 0);
+        uint32_t group = (uint32_t)hello->key[i] << 16 | (i + 1 < CREDD_KEY_BYTES ? (uint32_t)hello->key[i + 1] << 8 : 0) |
+                         (i + 2 < CREDD_KEY_BYTES ? hello->key[i + 2] : 0);
         *out++ = digits[group >> 18];
         *out++ = digits[group >> 12 & 63];
         *out++ = i + 1 < CREDD_KEY_BYTES ? digits[group >> 6 & 63] : '=';
@@ -401,7 +403,8 @@ static void connected(void *user, const struct credd_reply *hello, const void *b
     log_info("space-credd keeps %zu credentials", cs->by_id.count);
 }
 
-void credential_send(const struct space *s, const struct credd_request *q, void (*done)(void *, const struct credd_reply *, const char *, size_t), void *user)
+void credential_send(const struct space *s, const struct credd_request *q, void (*done)(void *, const struct credd_reply *, const char *, size_t),
+                     void *user)
 {
     credd_send(s->credentials->credd, q, NULL, 0, done, user);
 }

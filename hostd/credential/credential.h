@@ -65,7 +65,8 @@ void credential_sandbox_gone(const struct sandbox *sb);
 void credential_hosts(const struct sandbox *sb, void (*each)(void *user, const char *host), void *user);
 
 /* Another request of hostd's: see credd_send of client.h. */
-void credential_send(const struct space *s, const struct credd_request *q, void (*done)(void *user, const struct credd_reply *rep, const char *bytes, size_t len), void *user);
+void credential_send(const struct space *s, const struct credd_request *q,
+                     void (*done)(void *user, const struct credd_reply *rep, const char *bytes, size_t len), void *user);
 
 /* space-netd has denied `total` connections of the sandbox so far; `line` tells of the last. */
 void credential_denied(struct sandbox *sb, uint64_t total, const char *line);

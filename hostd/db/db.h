@@ -18,9 +18,10 @@
 
 struct db;
 
-#define IDLE_TEXT_MAX 129
+#define IDLE_TEXT_MAX   129
 #define EGRESS_TEXT_MAX 16385
 
+// clang-format off
 /* Columns: INT(name) is an int64_t, TEXT(name, size) a NUL-ended array. The first is the primary key `id`. */
 /* What the object holds of its own (snapshot/account.h); delta -1: not measured yet. */
 #define DB_ACCOUNT_COLUMNS(INT) INT(parent_kind) INT(parent) INT(delta)
@@ -65,6 +66,7 @@ struct db;
 
 #define DB_EVENT_COLUMNS(INT, TEXT)                                                                \
     INT(id) INT(owner) INT(gid) INT(mode) TEXT(line, 900)
+// clang-format on
 
 #define DB_INT(name)        int64_t name;
 #define DB_TEXT(name, size) char name[size];
@@ -120,7 +122,8 @@ int db_delete_below(struct db *db, enum db_table table, int64_t id, struct err *
 int db_load(struct db *db, enum db_table table, void (*each)(void *user, const void *row), void *user, struct err *e);
 
 /* Those of which the integer column `column` is `value`; and those with an id above `id`. */
-int db_load_by(struct db *db, enum db_table table, const char *column, int64_t value, void (*each)(void *user, const void *row), void *user, struct err *e);
+int db_load_by(struct db *db, enum db_table table, const char *column, int64_t value, void (*each)(void *user, const void *row), void *user,
+               struct err *e);
 int db_load_above(struct db *db, enum db_table table, int64_t id, void (*each)(void *user, const void *row), void *user, struct err *e);
 
 /* The highest id of the table; 0: none. */

@@ -27,11 +27,10 @@ struct column {
     size_t offset, size; /* size 0: int64_t */
 };
 
-#define ROW_COLUMNS(rowtype, list)                                                                 \
-    static const struct column rowtype##_columns[] = {list(ROW_INT, ROW_TEXT){0}};
-#define ROW_INT(name)        {#name, offsetof(struct ROW, name), 0},
-#define ROW_TEXT(name, size) {#name, offsetof(struct ROW, name), size},
-#define ROW sandbox_row
+#define ROW_COLUMNS(rowtype, list) static const struct column rowtype##_columns[] = {list(ROW_INT, ROW_TEXT){0}};
+#define ROW_INT(name)              {#name, offsetof(struct ROW, name), 0},
+#define ROW_TEXT(name, size)       {#name, offsetof(struct ROW, name), size},
+#define ROW                        sandbox_row
 ROW_COLUMNS(sandbox_row, DB_SANDBOX_COLUMNS)
 #undef ROW
 #define ROW template_row
@@ -59,8 +58,10 @@ ROW_COLUMNS(node_row, DB_NODE_COLUMNS)
 ROW_COLUMNS(tenant_row, DB_TENANT_COLUMNS)
 #undef ROW
 
-enum { OWNED = 1, /* belongs to the node of its column `node` */
-       TOLD = 2   /* other nodes are told */ };
+enum {
+    OWNED = 1, /* belongs to the node of its column `node` */
+    TOLD = 2   /* other nodes are told */
+};
 
 static const struct table {
     const char *name;
@@ -80,8 +81,8 @@ static const struct table {
     [DB_TENANTS] = {"tenants", tenant_row_columns, sizeof(struct tenant_row), TOLD, 0},
 };
 
-#define ACCOUNTED(table)                                                                           \
-    "ALTER TABLE " table " ADD COLUMN parent_kind INTEGER NOT NULL DEFAULT 0; ALTER TABLE " table  \
+#define ACCOUNTED(table)                                                                                                                             \
+    "ALTER TABLE " table " ADD COLUMN parent_kind INTEGER NOT NULL DEFAULT 0; ALTER TABLE " table                                                    \
     " ADD COLUMN parent INTEGER NOT NULL DEFAULT 0; ALTER TABLE " table " ADD COLUMN delta INTEGER NOT NULL DEFAULT -1;"
 
 #define OF_A_NODE(table) "ALTER TABLE " table " ADD COLUMN node INTEGER NOT NULL DEFAULT 0;"
@@ -115,12 +116,15 @@ static const char *const migrations[] = {
     "ALTER TABLE sandboxes ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0; ALTER TABLE snapshots ADD COLUMN durable INTEGER NOT NULL DEFAULT 0;"
     "CREATE TABLE artifacts(id INTEGER PRIMARY KEY, kind INTEGER, object INTEGER, file INTEGER, state INTEGER, size INTEGER, stored INTEGER,"
     " created INTEGER, tenant TEXT, name TEXT, base TEXT) STRICT;",
-    OF_A_NODE("sandboxes") OF_A_NODE("templates") OF_A_NODE("snapshots") OF_A_NODE("jobs") OF_A_NODE("heads") OF_A_NODE("artifacts")
-    "ALTER TABLE sandboxes ADD COLUMN locked INTEGER NOT NULL DEFAULT 0; ALTER TABLE snapshots ADD COLUMN accel INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE jobs ADD COLUMN out_end INTEGER NOT NULL DEFAULT 0; ALTER TABLE jobs ADD COLUMN err_end INTEGER NOT NULL DEFAULT 0;"
-    "CREATE TABLE nodes(id INTEGER PRIMARY KEY, seen INTEGER, started INTEGER, dead INTEGER, accel INTEGER, cpus INTEGER, memory INTEGER,"
-    " guest_memory INTEGER, pool_size INTEGER, pool_free INTEGER, name TEXT, version TEXT, qemu TEXT, kernel TEXT, cpu TEXT) STRICT;"
-    "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, node INTEGER NOT NULL, tab INTEGER NOT NULL, row INTEGER NOT NULL) STRICT;",
+    OF_A_NODE("sandboxes") OF_A_NODE("templates") OF_A_NODE("snapshots") OF_A_NODE("jobs") OF_A_NODE("heads") OF_A_NODE(
+        "artifacts") "ALTER TABLE sandboxes ADD COLUMN locked INTEGER NOT NULL DEFAULT 0; ALTER TABLE snapshots ADD COLUMN accel INTEGER NOT NULL "
+                     "DEFAULT 0;"
+                     "ALTER TABLE jobs ADD COLUMN out_end INTEGER NOT NULL DEFAULT 0; ALTER TABLE jobs ADD COLUMN err_end INTEGER NOT NULL DEFAULT 0;"
+                     "CREATE TABLE nodes(id INTEGER PRIMARY KEY, seen INTEGER, started INTEGER, dead INTEGER, accel INTEGER, cpus INTEGER, memory "
+                     "INTEGER,"
+                     " guest_memory INTEGER, pool_size INTEGER, pool_free INTEGER, name TEXT, version TEXT, qemu TEXT, kernel TEXT, cpu TEXT) STRICT;"
+                     "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, node INTEGER NOT NULL, tab INTEGER NOT NULL, row INTEGER NOT NULL) "
+                     "STRICT;",
     "CREATE TABLE tenants(id INTEGER PRIMARY KEY, egress TEXT NOT NULL) STRICT;",
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
@@ -131,8 +135,8 @@ struct db {
     char *wal;
     int64_t node;
     int64_t told, version; /* the last change that db_feed looked at, and sqlite's count of others' commits then */
-    int depth;  /* of nested transactions */
-    int failed; /* first failure inside the transaction */
+    int depth;             /* of nested transactions */
+    int failed;            /* first failure inside the transaction */
     sqlite3_stmt *save[DB_TABLE_COUNT], *delete[DB_TABLE_COUNT], *last[DB_TABLE_COUNT], *tell, *begin, *commit, *data_version, *changed;
 };
 
@@ -164,8 +168,7 @@ static int migrate(struct db *db, struct err *e)
     if (rc < 0)
         return rc;
     if (version > VERSION)
-        return err_set(e, EPROTO, "the database has version %d and this space-hostd knows %d: install the newer build again",
-                       version, VERSION);
+        return err_set(e, EPROTO, "the database has version %d and this space-hostd knows %d: install the newer build again", version, VERSION);
     for (; version < VERSION; version++) {
         char done[64];
         int now = 0;
@@ -274,7 +277,9 @@ int db_open(const char *path, int64_t node, struct db **out, struct err *e)
         rc = err_set(e, EIO, "open the database %s: %s", path, sqlite3_errmsg(db->sql));
     sqlite3_busy_timeout(db->sql, BUSY_MSEC);
     if (rc == 0)
-        rc = run(db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=ON", e);
+        rc = run(db,
+                 "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=ON",
+                 e);
     if (rc == 0)
         rc = migrate(db, e);
     if (rc == 0 && sqlite3_open_v2(path, &db->checkpointer, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
@@ -406,7 +411,8 @@ int db_delete(struct db *db, enum db_table table, int64_t id, struct err *e)
 int db_take(struct db *db, enum db_table table, int64_t id, int64_t from, int64_t to, struct err *e)
 {
     char sql[128];
-    snprintf(sql, sizeof sql, "UPDATE %s SET node = %lld WHERE id = %lld AND node = %lld", tables[table].name, (long long)to, (long long)id, (long long)from);
+    snprintf(sql, sizeof sql, "UPDATE %s SET node = %lld WHERE id = %lld AND node = %lld", tables[table].name, (long long)to, (long long)id,
+             (long long)from);
     int rc = run(db, sql, e);
     if (rc == 0 && sqlite3_changes(db->sql) == 0)
         rc = err_set(e, ESTALE, "it belongs to another node by now");
@@ -472,7 +478,8 @@ int db_load_above(struct db *db, enum db_table table, int64_t id, void (*each)(v
     return load_where(db, table, "id > ?", id, each, user, e);
 }
 
-int db_load_by(struct db *db, enum db_table table, const char *column, int64_t value, void (*each)(void *user, const void *row), void *user, struct err *e)
+int db_load_by(struct db *db, enum db_table table, const char *column, int64_t value, void (*each)(void *user, const void *row), void *user,
+               struct err *e)
 {
     char where[80];
     snprintf(where, sizeof where, "%.60s = ?", column);

@@ -21,12 +21,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define PREAMBLE_LEN  38
-#define DISCARD_MAX   (64u << 20) /* bytes thrown away before the echo: more is a flood */
-#define TICK_MSEC     1000u
-#define RENEW_MSEC    3000u       /* how long requests wait for a session that is being renewed */
-#define ENDS_UNKNOWN  (1ull << 62) /* no guest's number */
-#define GUEST_MSIZE   P9_MSIZE_MAX /* as large as our own sessions': whole writes pass */
+#define PREAMBLE_LEN 38
+#define DISCARD_MAX  (64u << 20) /* bytes thrown away before the echo: more is a flood */
+#define TICK_MSEC    1000u
+#define RENEW_MSEC   3000u        /* how long requests wait for a session that is being renewed */
+#define ENDS_UNKNOWN (1ull << 62) /* no guest's number */
+#define GUEST_MSIZE  P9_MSIZE_MAX /* as large as our own sessions': whole writes pass */
 
 enum port_state { PORT_CLOSED, PORT_PREAMBLE, PORT_VERSION, PORT_ATTACHING, PORT_READY };
 
@@ -54,12 +54,12 @@ struct guest {
     bool closed, lost;
     int lost_code;
     char why[256];
-    unsigned refs; /* handles and calls that still point here */
-    struct wait_list ready;   /* requests that wait for the files session */
-    uint64_t renewed;         /* uv_now when its renewal began */
-    uint32_t ends_fid;        /* /files of the agent; P9_NOFID: it has none */
-    uint64_t ends;            /* how often its files server ended */
-    bool ends_asked;          /* a read is in flight */
+    unsigned refs;          /* handles and calls that still point here */
+    struct wait_list ready; /* requests that wait for the files session */
+    uint64_t renewed;       /* uv_now when its renewal began */
+    uint32_t ends_fid;      /* /files of the agent; P9_NOFID: it has none */
+    uint64_t ends;          /* how often its files server ended */
+    bool ends_asked;        /* a read is in flight */
     uint32_t ctl_fid;
     char info[512];
 };

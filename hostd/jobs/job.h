@@ -13,9 +13,9 @@ enum job_output { JOB_STDOUT = 0, JOB_STDERR = 1 };
 
 struct job_stream {
     struct spool spool;
-    bool ended;              /* the guest's stream is at its end: no more bytes will come */
-    bool reading;            /* a read at the guest is in flight */
-    uint64_t asked;          /* its offset: what is before it the guest has forgotten */
+    bool ended;     /* the guest's stream is at its end: no more bytes will come */
+    bool reading;   /* a read at the guest is in flight */
+    uint64_t asked; /* its offset: what is before it the guest has forgotten */
     uint32_t fid;
     struct wait_list readers;
 };
@@ -26,15 +26,15 @@ struct job {
     struct sandbox *sandbox;
     struct job_row row;
     bool gone;
-    bool kept;                 /* spared by jobs_lost: the head that is being loaded has it */
+    bool kept; /* spared by jobs_lost: the head that is being loaded has it */
     struct job_stream stream[2];
-    struct wait_list waiters;  /* of the end */
-    bool spawning;             /* the guest was asked to start it and has not answered: its files may not be there yet */
-    bool attached;             /* its files in the guest are open */
-    unsigned epoch;            /* counts attachments */
+    struct wait_list waiters; /* of the end */
+    bool spawning;            /* the guest was asked to start it and has not answered: its files may not be there yet */
+    bool attached;            /* its files in the guest are open */
+    unsigned epoch;           /* counts attachments */
     uint32_t wait_fid, stdin_fid;
-    unsigned stdin_opens;      /* writers that have stdin open: the last one's close is its end, */
-    bool eof;                  /* which the guest is told when it is there again */
+    unsigned stdin_opens; /* writers that have stdin open: the last one's close is its end, */
+    bool eof;             /* which the guest is told when it is there again */
     uv_timer_t *timeout;
 };
 

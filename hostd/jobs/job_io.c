@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READ_SIZE     (256u * 1024) /* half of what the guest keeps: the job fills one half while the other travels */
-#define RETRY_MSEC    1000u /* a full disk under the spool */
-#define STDIN_CHUNK   (32u * 1024)
+#define READ_SIZE   (256u * 1024) /* half of what the guest keeps: the job fills one half while the other travels */
+#define RETRY_MSEC  1000u         /* a full disk under the spool */
+#define STDIN_CHUNK (32u * 1024)
 
 struct pump {
     struct job *job;

@@ -27,7 +27,9 @@ int admit_disk(const struct space *s, uint32_t owner, struct err *e)
 {
     uint64_t limit = s->config.max_disk, used = limit ? account_usage(s, owner) : 0;
     if (limit && used >= limit)
-        return err_set(e, EDQUOT, "sandboxes, snapshots and templates of this owner hold %" PRIu64 " MiB of their own, and max_disk is %" PRIu64 " MiB; remove some",
+        return err_set(e, EDQUOT,
+                       "sandboxes, snapshots and templates of this owner hold %" PRIu64 " MiB of their own, and max_disk is %" PRIu64
+                       " MiB; remove some",
                        used >> 20, limit >> 20);
     return 0;
 }

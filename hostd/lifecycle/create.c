@@ -50,9 +50,18 @@ int sandbox_create(struct space *s, struct caller *c, const char *name, struct s
     op->ref = (struct ref){REF_TEMPLATE, (uint64_t)t->row.id, 0};
     op->delay = true;
     *out = NULL;
-    struct sandbox_row row = {.id = (int64_t)space_new_id(), .owner = c->uid, .gid = c->gid == (uint32_t)-1 ? 0 : c->gid, .mode = 0700,
-                              .created = space_now(), .changed = space_now(), .state = SANDBOX_CREATING, .desired = SANDBOX_RUNNING,
-                              .memory = (int64_t)s->config.memory, .vcpus = s->config.vcpus, .disk = t->row.size, .delta = -1};
+    struct sandbox_row row = {.id = (int64_t)space_new_id(),
+                              .owner = c->uid,
+                              .gid = c->gid == (uint32_t)-1 ? 0 : c->gid,
+                              .mode = 0700,
+                              .created = space_now(),
+                              .changed = space_now(),
+                              .state = SANDBOX_CREATING,
+                              .desired = SANDBOX_RUNNING,
+                              .memory = (int64_t)s->config.memory,
+                              .vcpus = s->config.vcpus,
+                              .disk = t->row.size,
+                              .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     ref_format(&op->ref, row.want);
     db_begin(s->db);
@@ -123,7 +132,7 @@ int sandbox_copy_hold(struct sandbox *sb, struct err *e)
 {
     if (sb->row.touched || sb->copy != COPY_NONE || sandbox_state(sb) == SANDBOX_DESTROYING)
         return err_set(e, EBUSY, "sandbox '%s' is in use already: a copy goes into a new one", sb->row.name);
-    sb->row.want[0] = 0; /* a restart finds a copy without a head, and removes it */
+    sb->row.want[0] = 0;   /* a restart finds a copy without a head, and removes it */
     sb->row.origin[0] = 0; /* should the default template have got as far as that */
     int rc = sandbox_save(sb, e);
     if (rc < 0)
@@ -221,9 +230,18 @@ static void take_snapshot(void *arg)
 
 int snapshot_record(struct sandbox *sb, const char *name, bool automatic, struct snapshot **out, struct err *e)
 {
-    struct snapshot_row row = {.id = (int64_t)space_new_id(), .sandbox = sb->row.id, .owner = sb->row.owner, .gid = sb->row.gid,
-                               .mode = sb->row.mode, .created = space_now(), .state = ARTIFACT_CREATING, .automatic = automatic,
-                               .size = sb->row.disk, .taken = schedule_now(sb->space), .generation = sb->row.generation, .delta = -1};
+    struct snapshot_row row = {.id = (int64_t)space_new_id(),
+                               .sandbox = sb->row.id,
+                               .owner = sb->row.owner,
+                               .gid = sb->row.gid,
+                               .mode = sb->row.mode,
+                               .created = space_now(),
+                               .state = ARTIFACT_CREATING,
+                               .automatic = automatic,
+                               .size = sb->row.disk,
+                               .taken = schedule_now(sb->space),
+                               .generation = sb->row.generation,
+                               .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     str_copy(row.sandbox_name, sizeof row.sandbox_name, sb->row.name);
     return snapshot_insert(sb->space, &row, out, e);
@@ -397,8 +415,12 @@ int template_create(struct space *s, struct caller *c, const char *name, struct 
         rc = admit_space(s, e);
     if (rc < 0)
         return rc;
-    struct template_row row = {.id = (int64_t)space_new_id(), .owner = c->uid, .gid = c->gid == (uint32_t)-1 ? 0 : c->gid,
-                               .created = space_now(), .state = ARTIFACT_CREATING, .delta = -1};
+    struct template_row row = {.id = (int64_t)space_new_id(),
+                               .owner = c->uid,
+                               .gid = c->gid == (uint32_t)-1 ? 0 : c->gid,
+                               .created = space_now(),
+                               .state = ARTIFACT_CREATING,
+                               .delta = -1};
     str_copy(row.name, sizeof row.name, name);
     db_begin(s->db);
     cluster_sync(s);
@@ -427,8 +449,8 @@ static int check_image(struct template *t, struct err *e)
     uint64_t blocks = (uint64_t)sb[4] | (uint64_t)sb[5] << 8 | (uint64_t)sb[6] << 16 | (uint64_t)sb[7] << 24;
     uint64_t size = sb[24] <= 6 ? blocks << (10 + sb[24]) : UINT64_MAX;
     if (size > (uint64_t)st.st_size || st.st_size % 4096)
-        return err_set(e, EINVAL, "disk.raw of template '%s' is cut: its file system has %" PRIu64 " bytes and the file %" PRIu64, t->row.name,
-                       size, (uint64_t)st.st_size);
+        return err_set(e, EINVAL, "disk.raw of template '%s' is cut: its file system has %" PRIu64 " bytes and the file %" PRIu64, t->row.name, size,
+                       (uint64_t)st.st_size);
     t->row.size = st.st_size;
     return 0;
 }

@@ -63,8 +63,7 @@ static void failed(struct space *s, struct doomed *d, const struct err *e)
 {
     if (d->tries == 0)
         log_warn("object %012" PRIx64 " is deleted later: %s", d->id, e->msg);
-    d->due = uv_hrtime() / 1000000 +
-             ((uint64_t)AGAIN_MSEC << (d->tries < AGAIN_MAX ? d->tries : AGAIN_MAX));
+    d->due = uv_hrtime() / 1000000 + ((uint64_t)AGAIN_MSEC << (d->tries < AGAIN_MAX ? d->tries : AGAIN_MAX));
     d->tries++;
     bool first = !s->undeleted;
     append(&s->undeleted, d);

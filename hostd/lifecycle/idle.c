@@ -21,7 +21,7 @@
 #include <time.h>
 
 #define TICK_MSEC    1000u
-#define ASK_SEC      60u   /* how often an agent is asked, at most; less when a line is due sooner */
+#define ASK_SEC      60u /* how often an agent is asked, at most; less when a line is due sooner */
 #define ANSWER_MSEC  5000u
 #define BUSY_PERCENT 1u
 

@@ -83,7 +83,22 @@ struct capture {
     struct head head; /* out: its memory is 0 when the disk alone was taken */
 };
 
-enum op_kind { OP_LOAD, OP_START, OP_PAUSE, OP_RESUME, OP_SUSPEND, OP_STOP, OP_KILL, OP_CAPTURE, OP_GROW, OP_RESTART, OP_RECOVER, OP_VM_LOST, OP_DESTROY, OP_MOVE };
+enum op_kind {
+    OP_LOAD,
+    OP_START,
+    OP_PAUSE,
+    OP_RESUME,
+    OP_SUSPEND,
+    OP_STOP,
+    OP_KILL,
+    OP_CAPTURE,
+    OP_GROW,
+    OP_RESTART,
+    OP_RECOVER,
+    OP_VM_LOST,
+    OP_DESTROY,
+    OP_MOVE
+};
 
 struct op {
     struct op *next;
@@ -99,10 +114,10 @@ struct op {
     bool closed;             /* or QEMU has ended, and libvirt will say how */
     bool vm_running;         /* OP_RECOVER: what libvirt said */
     bool vm_exists;
-    bool delay;              /* OP_LOAD: leave a moment for a copy to take over */
-    bool boot;               /* OP_LOAD, OP_MOVE: from the disk, whatever else the head holds */
-    int64_t node;            /* OP_MOVE: to where */
-    struct sandbox *source;  /* held as long as the operation is queued or runs; may be NULL */
+    bool delay;             /* OP_LOAD: leave a moment for a copy to take over */
+    bool boot;              /* OP_LOAD, OP_MOVE: from the disk, whatever else the head holds */
+    int64_t node;           /* OP_MOVE: to where */
+    struct sandbox *source; /* held as long as the operation is queued or runs; may be NULL */
 };
 
 /* Queues an operation. `first`: before everything that waits (the one that runs is told to stop). Takes `op` (malloc'ed). */

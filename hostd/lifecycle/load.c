@@ -45,8 +45,12 @@ static void frozen_event(struct sandbox *sb, uint64_t freeze, uint64_t copy, uin
 /* Snapshots the sandbox's disk, frozen through the agent when the guest runs. */
 static int capture_disk(struct sandbox *sb, bool running, struct capture *c, struct err *e)
 {
-    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = c->kind, .id = c->id, .kind2 = NODED_SANDBOX,
-                                .id2 = (uint64_t)sb->row.object, .flags = c->seal ? NODED_READ_ONLY : 0};
+    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT,
+                                .kind = c->kind,
+                                .id = c->id,
+                                .kind2 = NODED_SANDBOX,
+                                .id2 = (uint64_t)sb->row.object,
+                                .flags = c->seal ? NODED_READ_ONLY : 0};
     bool frozen = false;
     uint64_t began = uv_hrtime(), stands, taken;
     if (running && sb->guest) {
@@ -86,8 +90,13 @@ static int capture_machine(struct sandbox *sb, bool running, struct capture *c, 
         return rc;
     }
     c->consistent = true;
-    c->head = (struct head){.kind = c->kind, .id = c->id, .base_kind = (uint32_t)sb->row.base_kind, .base = (uint64_t)sb->row.base,
-                            .changed = rep.capture.changed_bytes, .memory = (uint64_t)sb->row.memory, .vcpus = (uint32_t)sb->row.vcpus,
+    c->head = (struct head){.kind = c->kind,
+                            .id = c->id,
+                            .base_kind = (uint32_t)sb->row.base_kind,
+                            .base = (uint64_t)sb->row.base,
+                            .changed = rep.capture.changed_bytes,
+                            .memory = (uint64_t)sb->row.memory,
+                            .vcpus = (uint32_t)sb->row.vcpus,
                             .disk = (uint64_t)sb->row.disk};
     struct event_scope scope = sandbox_scope(sb);
     s->counts.captures++;
@@ -146,8 +155,8 @@ static int find_source(struct space *s, struct sandbox *sb, const struct ref *re
     if (!sandbox_is_here(src))
         return cluster_refuse(src, e);
     if (ref->generation != (uint64_t)src->row.generation)
-        return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again",
-                       ref->generation, src->row.name, src->row.generation);
+        return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again", ref->generation,
+                       src->row.name, src->row.generation);
     if (source_state(src) != SANDBOX_RUNNING && source_state(src) != SANDBOX_CREATING && volume_key(s, src->row.owner, e) < 0)
         return -e->code;
     if (sb && waits_for(src, sb))
@@ -242,7 +251,8 @@ int load_check(struct space *s, const struct ref *ref, struct err *e)
     if (src && src->named && ref->generation != (uint64_t)src->row.generation && sandbox_state(src) != SANDBOX_CREATING)
         return err_set(e, ESTALE, "the ref is of load %" PRIu64 " of sandbox '%s', which is at %" PRId64 " now: read its head again", ref->generation,
                        src->row.name, src->row.generation);
-    if ((sn && sn->row.state != ARTIFACT_FAILED) || (t && !t->row.deleted && (t->row.state == ARTIFACT_READY || t->row.state == ARTIFACT_CREATING)) || (src && (src->named || src->sources)))
+    if ((sn && sn->row.state != ARTIFACT_FAILED) || (t && !t->row.deleted && (t->row.state == ARTIFACT_READY || t->row.state == ARTIFACT_CREATING)) ||
+        (src && (src->named || src->sources)))
         return 0;
     return err_set(e, ESTALE, "what this head names is gone or not ready");
 }
@@ -259,8 +269,12 @@ int capture_ref(struct space *s, struct sandbox *sb, const struct ref *ref, stru
 {
     struct ref of = *ref;
     look_through(s, &of);
-    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT, .kind = c->kind, .id = c->id, .kind2 = of.kind == REF_SNAPSHOT ? NODED_SNAPSHOT : NODED_TEMPLATE,
-                                .id2 = of.id, .flags = c->seal ? NODED_READ_ONLY : 0};
+    struct noded_request req = {.op = NODED_OBJECT_SNAPSHOT,
+                                .kind = c->kind,
+                                .id = c->id,
+                                .kind2 = of.kind == REF_SNAPSHOT ? NODED_SNAPSHOT : NODED_TEMPLATE,
+                                .id2 = of.id,
+                                .flags = c->seal ? NODED_READ_ONLY : 0};
     if (of.kind == REF_SANDBOX)
         return capture_sandbox(s, sb, &of, c, e);
     int rc = wait_for(s, &of, e);
@@ -278,8 +292,13 @@ static int64_t head_size(struct space *s, const struct ref *ref)
 
 struct head snapshot_head(const struct snapshot *sn)
 {
-    return (struct head){.kind = NODED_SNAPSHOT, .id = (uint64_t)sn->row.id, .base_kind = (uint32_t)sn->row.base_kind, .base = (uint64_t)sn->row.base,
-                         .changed = (uint64_t)sn->row.changed_bytes, .memory = (uint64_t)sn->row.memory, .vcpus = (uint32_t)sn->row.vcpus,
+    return (struct head){.kind = NODED_SNAPSHOT,
+                         .id = (uint64_t)sn->row.id,
+                         .base_kind = (uint32_t)sn->row.base_kind,
+                         .base = (uint64_t)sn->row.base,
+                         .changed = (uint64_t)sn->row.changed_bytes,
+                         .memory = (uint64_t)sn->row.memory,
+                         .vcpus = (uint32_t)sn->row.vcpus,
                          .disk = (uint64_t)sn->row.size};
 }
 
@@ -451,8 +470,11 @@ static int fork_live(struct sandbox *sb, const struct ref *ref, struct machine *
     int rc = find_source(s, sb, ref, &src, e);
     if (rc < 0 || (source_state(src) != SANDBOX_RUNNING && source_state(src) != SANDBOX_PAUSED))
         return rc;
-    struct head source = {.base_kind = (uint32_t)src->row.base_kind, .base = (uint64_t)src->row.base, .memory = (uint64_t)src->row.memory,
-                          .vcpus = (uint32_t)src->row.vcpus, .disk = (uint64_t)src->row.disk};
+    struct head source = {.base_kind = (uint32_t)src->row.base_kind,
+                          .base = (uint64_t)src->row.base,
+                          .memory = (uint64_t)src->row.memory,
+                          .vcpus = (uint32_t)src->row.vcpus,
+                          .disk = (uint64_t)src->row.disk};
     struct head base = head_base(s, &source);
     if (base.id) /* before the source is stopped, so that the child follows at once */
         rc = machine_take_slot(s, &base, &m, e);
@@ -552,7 +574,8 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
 {
     enum sandbox_state before = sandbox_state(sb);
     int64_t object = sb->row.object;
-    bool touched = sb->row.touched && (object || sb->row.suspended) && before != SANDBOX_CREATING; /* interrupted before anyone had it: it begins anew */
+    bool touched =
+        sb->row.touched && (object || sb->row.suspended) && before != SANDBOX_CREATING; /* interrupted before anyone had it: it begins anew */
     int rc = 0;
     if (op->ref.kind == REF_SANDBOX && op->ref.id == (uint64_t)sb->row.id)
         return op->ref.generation == (uint64_t)sb->row.generation
@@ -579,7 +602,8 @@ int load_run(struct sandbox *sb, struct op *op, struct err *e)
         snapshot_unref(from);
     }
     if (rc < 0) {
-        bool intact = object && sb->row.object == object && (sb->guest ? before == SANDBOX_RUNNING || before == SANDBOX_PAUSED : before == SANDBOX_STOPPED);
+        bool intact =
+            object && sb->row.object == object && (sb->guest ? before == SANDBOX_RUNNING || before == SANDBOX_PAUSED : before == SANDBOX_STOPPED);
         bool stored = sb->row.suspended && !sb->row.object; /* as before, or as space-hostd found it */
         if ((intact || stored) && rc != -ECANCELED)
             sandbox_set_state(sb, stored ? SANDBOX_SUSPENDED : before, "the new head could not be loaded");

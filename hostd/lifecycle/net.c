@@ -51,7 +51,7 @@ struct net {
 struct net_memory {
     uint64_t object; /* whose counts `now` are */
     struct netd_counts now, past;
-    int64_t told;    /* when an event was made of a denial */
+    int64_t told; /* when an event was made of a denial */
     unsigned next;
     char *lines[NET_LINES];
 };
@@ -340,7 +340,8 @@ static int make_so(struct net *n, uint64_t object)
     char text[BELONGS_MAX + 2 * EGRESS_TEXT_MAX];
     const char *tenant = tenant_egress(n->space, sb->row.owner);
     belongs_of(sb, text);
-    struct netd_message m = {.op = NETD_POLICY, .key = object, .id = (uint64_t)sb->row.id, .head = (uint32_t)strlen(text), .tenant = (uint32_t)strlen(tenant)};
+    struct netd_message m = {
+        .op = NETD_POLICY, .key = object, .id = (uint64_t)sb->row.id, .head = (uint32_t)strlen(text), .tenant = (uint32_t)strlen(tenant)};
     snprintf(text + m.head, sizeof text - m.head, "%s%s", tenant, text_of(sb));
     uint64_t id = m.id, hash = hash_of(id | (uint64_t)m.tenant << 48, text); /* where the one ends and the other begins counts */
     if (g->told == hash)

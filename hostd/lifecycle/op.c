@@ -11,8 +11,8 @@
 #include "hostd/lifecycle/idle.h"
 
 #include "base/log.h"
-#include "hostd/cluster/cluster.h"
 #include "base/str.h"
+#include "hostd/cluster/cluster.h"
 #include "hostd/guest/guest.h"
 #include "hostd/jobs/job.h"
 #include "hostd/noded_client.h"
@@ -108,8 +108,10 @@ static int run_start(struct sandbox *sb, struct err *e)
         if (ref_parse(sb->row.want, &want) < 0)
             return err_set(e, ENOENT, "sandbox '%s' has no disk and no head to load: write one to its head", sb->row.name);
         if (want.kind == REF_SANDBOX) /* which is another by now */
-            return err_set(e, ESTALE, "'%s' was to be what another sandbox was when its head was written, and that was not captured: write a head to it, or remove it",
-                           sb->row.name);
+            return err_set(
+                e, ESTALE,
+                "'%s' was to be what another sandbox was when its head was written, and that was not captured: write a head to it, or remove it",
+                sb->row.name);
         struct op load = {.kind = OP_LOAD, .ref = want, .boot = true}; /* what it failed with may have been the memory */
         return load_run(sb, &load, e);
     }
@@ -173,7 +175,7 @@ static int run_grow(struct sandbox *sb, struct op *op, struct err *e)
     return rc;
 }
 
-#define EVENT_MSEC  30000 /* libvirt looks after a QEMU that ended, when it has time */
+#define EVENT_MSEC  30000        /* libvirt looks after a QEMU that ended, when it has time */
 #define REVIVE_NSEC 600000000000 /* three crashes within this: it stays failed */
 
 /* The newest checkpoint that `keep` took since the last load: what was before a roll back is not its past. */
@@ -265,7 +267,7 @@ static int run_vm_lost(struct sandbox *sb, struct op *op, struct err *e)
     sandbox_set_error(sb, "the virtual machine of '%s' ended: %s; `echo start > state` boots it from its disk", sb->row.name, op->why);
     bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_FAILED, op->why); /* told first: libvirt may take seconds to clean up */
-    if (op->closed && !sb->vm_event) /* its channel ended first; a crash, or a guest that powered itself off? */
+    if (op->closed && !sb->vm_event)                /* its channel ended first; a crash, or a guest that powered itself off? */
         wait_in_list(sb->space->co, &sb->vm_gone, EVENT_MSEC);
     if (sb->row.suspended) {
         int rc = op->crashed || sb->vm_event != NODED_VM_GONE ? 1 : fill_wait(sb, e); /* one that powered itself off leaves its disk */
@@ -336,9 +338,7 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
         int rc = suspend_recover(sb, op, e);
         return rc > 0 ? run_recover(sb, op, e) : rc;
     }
-    case SANDBOX_STARTING:
-        sandbox_set_state(sb, SANDBOX_STOPPED, "interrupted");
-        return run_start(sb, e);
+    case SANDBOX_STARTING: sandbox_set_state(sb, SANDBOX_STOPPED, "interrupted"); return run_start(sb, e);
     case SANDBOX_STOPPING:
         vm_kill(sb, e);
         sandbox_set_state(sb, SANDBOX_STOPPED, NULL);
@@ -369,15 +369,14 @@ static void run_waited(struct sandbox *sb, struct op *op)
 
 static int run_op(struct sandbox *sb, struct op *op, struct err *e)
 {
-    static const enum verb verbs[] = {[OP_START] = VERB_START, [OP_PAUSE] = VERB_PAUSE, [OP_RESUME] = VERB_RESUME, [OP_SUSPEND] = VERB_SUSPEND,
-                                      [OP_STOP] = VERB_STOP,   [OP_KILL] = VERB_KILL};
+    static const enum verb verbs[] = {[OP_START] = VERB_START,     [OP_PAUSE] = VERB_PAUSE, [OP_RESUME] = VERB_RESUME,
+                                      [OP_SUSPEND] = VERB_SUSPEND, [OP_STOP] = VERB_STOP,   [OP_KILL] = VERB_KILL};
     if (op->kind >= OP_START && op->kind <= OP_KILL) {
         enum verb_answer answer = verb_allowed(sandbox_state(sb), verbs[op->kind]);
         if (answer == VERB_DONE)
             return 0;
         if (answer == VERB_REFUSED)
-            return err_set(e, EBUSY, "cannot %s sandbox '%s': it is %s", verb_name(verbs[op->kind]), sb->row.name,
-                           state_name(sandbox_state(sb)));
+            return err_set(e, EBUSY, "cannot %s sandbox '%s': it is %s", verb_name(verbs[op->kind]), sb->row.name, state_name(sandbox_state(sb)));
     }
     bool revives = op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
     if (revives && volume_key(sb->space, sb->row.owner, e) < 0)
@@ -414,7 +413,8 @@ static void settle_failure(struct sandbox *sb, const struct op *op, int rc, cons
         sandbox_set_error(sb, "%s", e->msg[0] ? e->msg : strerror(-rc));
     if (state_is_transitional(sandbox_state(sb)) && sandbox_state(sb) != SANDBOX_DESTROYING) {
         struct err ignored = {0};
-        bool next_decides = op->next && (op->next->kind == OP_KILL || op->next->kind == OP_DESTROY || op->next->kind == OP_LOAD || op->next->kind == OP_RESTART);
+        bool next_decides =
+            op->next && (op->next->kind == OP_KILL || op->next->kind == OP_DESTROY || op->next->kind == OP_LOAD || op->next->kind == OP_RESTART);
         if (next_decides || sb->copy == COPY_HELD)
             return; /* aborted in favour of the next one, which starts from here */
         vm_kill(sb, &ignored);
@@ -429,9 +429,7 @@ static void serve_ready(struct sandbox *sb)
     struct err e = {0};
     int rc;
     switch (sandbox_state(sb)) {
-    case SANDBOX_RUNNING:
-        wait_done_all(&sb->ready, 0, NULL);
-        break;
+    case SANDBOX_RUNNING: wait_done_all(&sb->ready, 0, NULL); break;
     case SANDBOX_PAUSED:
     case SANDBOX_SUSPENDED:
         if (!sb->ready.first)
@@ -445,8 +443,10 @@ static void serve_ready(struct sandbox *sb)
         else if (!sb->row.wake_manual)
             op_submit(sb, op_new(OP_RESUME), false, NULL);
         else
-            wait_done_all(&sb->ready, err_set(&e, EAGAIN, "sandbox '%s' is %s and its wake is manual: write resume to its state", sb->row.name,
-                                                state_name(sandbox_state(sb))), &e);
+            wait_done_all(&sb->ready,
+                          err_set(&e, EAGAIN, "sandbox '%s' is %s and its wake is manual: write resume to its state", sb->row.name,
+                                  state_name(sandbox_state(sb))),
+                          &e);
         break;
     default:
         err_set(&e, ENOTCONN, "sandbox '%s' is %s%s%s", sb->row.name, state_name(sandbox_state(sb)), sb->row.error[0] ? ": " : "", sb->row.error);
@@ -635,8 +635,8 @@ static void mark_touched(struct sandbox *sb)
 
 void sandbox_verb(struct sandbox *sb, enum verb v, struct waiter *w)
 {
-    static const enum op_kind kinds[] = {[VERB_START] = OP_START, [VERB_PAUSE] = OP_PAUSE, [VERB_RESUME] = OP_RESUME, [VERB_SUSPEND] = OP_SUSPEND,
-                                         [VERB_STOP] = OP_STOP,   [VERB_KILL] = OP_KILL};
+    static const enum op_kind kinds[] = {[VERB_START] = OP_START,     [VERB_PAUSE] = OP_PAUSE, [VERB_RESUME] = OP_RESUME,
+                                         [VERB_SUSPEND] = OP_SUSPEND, [VERB_STOP] = OP_STOP,   [VERB_KILL] = OP_KILL};
     mark_touched(sb);
     op_submit(sb, op_new(kinds[v]), v == VERB_KILL, w);
 }
@@ -686,7 +686,8 @@ static bool load_follows(const struct sandbox *sb)
 int sandbox_resize(struct sandbox *sb, uint64_t memory, uint32_t vcpus, struct err *e)
 {
     if (sb->row.touched && sandbox_state(sb) != SANDBOX_STOPPED)
-        return err_set(e, EBUSY, "sandbox '%s' is in use: memory and vcpus can be set before its root/ or proc/ is first touched, or on a stopped one",
+        return err_set(e, EBUSY,
+                       "sandbox '%s' is in use: memory and vcpus can be set before its root/ or proc/ is first touched, or on a stopped one",
                        sb->row.name);
     int rc = memory > (uint64_t)sb->row.memory ? admit_memory(sb->space, memory - (uint64_t)sb->row.memory, e) : 0;
     if (rc < 0)
@@ -727,8 +728,8 @@ void sandbox_load(struct sandbox *sb, const struct ref *ref, struct waiter *w)
 
 void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
 {
-    static const char *const why[] = {[NODED_VM_GONE] = "QEMU ended", [NODED_VM_CRASHED] = "QEMU crashed",
-                                      [NODED_VM_GUEST_PANIC] = "the guest's kernel panicked"};
+    static const char *const why[] = {
+        [NODED_VM_GONE] = "QEMU ended", [NODED_VM_CRASHED] = "QEMU crashed", [NODED_VM_GUEST_PANIC] = "the guest's kernel panicked"};
     struct sandbox *sb = sandbox_by_object(s, object);
     bool ended = vm_event == NODED_VM_GONE || vm_event == NODED_VM_CRASHED || vm_event == NODED_VM_GUEST_PANIC;
     if (!sb) {
@@ -740,8 +741,9 @@ void lifecycle_vm_event(struct space *s, uint64_t object, uint32_t vm_event)
         struct event_scope scope = sandbox_scope(sb);
         bool fills = fill_stalled(sb);
         if (!fills)
-            sandbox_set_error(sb, "the disk of '%s' had an input/output error and the machine is paused: free space in the pool, then write resume to its state",
-                              sb->row.name);
+            sandbox_set_error(
+                sb, "the disk of '%s' had an input/output error and the machine is paused: free space in the pool, then write resume to its state",
+                sb->row.name);
         event_emit(s, &scope, "io-error", (uint64_t)sb->row.id, sb->row.name, "%s", "");
         if (sandbox_state(sb) == SANDBOX_RUNNING)
             sandbox_set_state(sb, SANDBOX_PAUSED, fills ? "a part of its disk does not arrive" : "disk error");

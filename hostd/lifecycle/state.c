@@ -11,8 +11,10 @@ static const struct {
     unsigned next; /* states it may move to */
 } states[SANDBOX_STATE_COUNT] = {
     [SANDBOX_CREATING] = {"creating", S(RUNNING) | S(PAUSED) | S(FAILED) | S(DESTROYING) | S(STOPPED) | S(SUSPENDED)},
-    [SANDBOX_RUNNING] = {"running", S(PAUSED) | S(SUSPENDING) | S(SUSPENDED) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
-    [SANDBOX_PAUSED] = {"paused", S(RUNNING) | S(SUSPENDING) | S(SUSPENDED) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
+    [SANDBOX_RUNNING] = {"running", S(PAUSED) | S(SUSPENDING) | S(SUSPENDED) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) |
+                                        S(DESTROYING)},
+    [SANDBOX_PAUSED] = {"paused", S(RUNNING) | S(SUSPENDING) | S(SUSPENDED) | S(STOPPING) | S(STOPPED) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) |
+                                      S(DESTROYING)},
     [SANDBOX_STOPPING] = {"stopping", S(STOPPED) | S(FAILED) | S(DESTROYING)},
     [SANDBOX_STOPPED] = {"stopped", S(STARTING) | S(ROLLING_BACK) | S(CREATING) | S(FAILED) | S(DESTROYING)},
     [SANDBOX_STARTING] = {"starting", S(RUNNING) | S(STOPPED) | S(FAILED) | S(DESTROYING)},
@@ -35,8 +37,9 @@ static const struct {
     [VERB_RESUME] = {"resume", {A(PAUSED, RUN), A(RUNNING, DONE), A(SUSPENDED, RUN)}},
     [VERB_SUSPEND] = {"suspend", {A(RUNNING, RUN), A(PAUSED, RUN), A(SUSPENDED, DONE)}},
     [VERB_STOP] = {"stop", {A(RUNNING, RUN), A(PAUSED, RUN), A(STOPPED, DONE), A(SUSPENDED, RUN)}},
-    [VERB_KILL] = {"kill", {A(RUNNING, RUN), A(PAUSED, RUN), A(FAILED, RUN), A(STOPPED, DONE), A(CREATING, RUN), A(STARTING, RUN),
-                            A(STOPPING, RUN), A(ROLLING_BACK, RUN), A(SUSPENDING, RUN), A(SUSPENDED, RUN), A(RESTORING, RUN)}},
+    [VERB_KILL] = {"kill",
+                   {A(RUNNING, RUN), A(PAUSED, RUN), A(FAILED, RUN), A(STOPPED, DONE), A(CREATING, RUN), A(STARTING, RUN), A(STOPPING, RUN),
+                    A(ROLLING_BACK, RUN), A(SUSPENDING, RUN), A(SUSPENDED, RUN), A(RESTORING, RUN)}},
 };
 
 const char *state_name(enum sandbox_state s)

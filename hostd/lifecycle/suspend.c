@@ -210,7 +210,7 @@ static int load(struct sandbox *sb, struct snapshot *sn, struct err *e)
     if (rc < 0)
         return rc;
     account_gone(sb->space, NODED_SNAPSHOT, (uint64_t)sn->row.id, sn->row.parent_kind, sn->row.parent); /* nothing of its disk is here to share */
-    if (sn->row.state == ARTIFACT_STORED && !sn->task) /* the machine has what it needs of it */
+    if (sn->row.state == ARTIFACT_STORED && !sn->task)                                                  /* the machine has what it needs of it */
         object_delete(sb->space, NODED_SNAPSHOT, (uint64_t)sn->row.id);
     return 0;
 }
@@ -329,7 +329,8 @@ static int go_on(struct sandbox *sb, struct snapshot *sn, const struct op *op, s
     int rc = volume_uploaded(sn, e);
     if (rc == 0 || (!op->vm_exists && rc != -ECANCELED)) { /* without a machine the snapshot is all there is: it can be loaded, here */
         if (rc < 0)
-            sandbox_set_error(sb, "'%s' is suspended, but only to this node's pool: %s; `echo upload` to the state of snapshot %s", sb->row.name, e->msg, sn->row.name);
+            sandbox_set_error(sb, "'%s' is suspended, but only to this node's pool: %s; `echo upload` to the state of snapshot %s", sb->row.name,
+                              e->msg, sn->row.name);
         char error[sizeof sb->row.error];
         str_copy(error, sizeof error, rc < 0 ? sb->row.error : "");
         *e = (struct err){0};

@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define BOOT_MSEC     120000u /* to the agent's hello: seconds on an idle host, more when a hundred boot at once */
-#define RECONNECT_MSEC 10000u /* of a guest that runs already */
+#define BOOT_MSEC      120000u /* to the agent's hello: seconds on an idle host, more when a hundred boot at once */
+#define RECONNECT_MSEC 10000u  /* of a guest that runs already */
 #define POWEROFF_MSEC  20000u
 #define PROBE_MSEC     1500u /* a kernel under KVM is up in less; then the next look whether it runs at all */
 #define PROBE_TRIES    10u
@@ -230,8 +230,14 @@ static bool probe_kvm(struct space *s)
     struct err e = {0};
     struct guest *g = NULL;
     struct guest_hooks hooks = {probe_lost, s};
-    struct noded_request req = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = space_new_id(), .flags = NODED_PROBE,
-                                .memory = 128u << 20, .vcpus = 1, .accel = NODED_KVM, .slot = s->config.uid_count - 1};
+    struct noded_request req = {.op = NODED_VM_START,
+                                .kind = NODED_SANDBOX,
+                                .id = space_new_id(),
+                                .flags = NODED_PROBE,
+                                .memory = 128u << 20,
+                                .vcpus = 1,
+                                .accel = NODED_KVM,
+                                .slot = s->config.uid_count - 1};
     struct noded_request look = {.op = NODED_VM_STATS, .kind = NODED_SANDBOX, .id = req.id};
     struct noded_reply seen = {.stats.running = 1};
     int rc = noded_call(s, &req, NULL, NULL, &e);

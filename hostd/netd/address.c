@@ -60,7 +60,6 @@ bool address_parse(const char *text, size_t len, uint32_t *out)
 
 char *address_format(uint32_t address, char out[ADDRESS_TEXT_MAX])
 {
-    snprintf(out, ADDRESS_TEXT_MAX, "%u.%u.%u.%u", address >> 24, address >> 16 & 255,
-             address >> 8 & 255, address & 255);
+    snprintf(out, ADDRESS_TEXT_MAX, "%u.%u.%u.%u", address >> 24, address >> 16 & 255, address >> 8 & 255, address & 255);
     return out;
 }

@@ -61,31 +61,21 @@ static bool transmit(const struct peer *p, const struct netd_message *m, const c
 
 static void reply(struct peer *p, const struct netd_message *q, int error, const char *text)
 {
-    struct netd_message m = {.version = NETD_VERSION,
-                             .op = NETD_REPLY,
-                             .tag = q->tag,
-                             .key = q->key,
-                             .error = error,
-                             .len = (uint32_t)strlen(text)};
+    struct netd_message m = {.version = NETD_VERSION, .op = NETD_REPLY, .tag = q->tag, .key = q->key, .error = error, .len = (uint32_t)strlen(text)};
     if (!transmit(p, &m, text))
         hang_up(p);
 }
 
 void control_decision(struct netd *n, const struct guest *g, bool allowed, const char *text)
 {
-    struct netd_message m = {.version = NETD_VERSION,
-                             .op = NETD_EVENT_DECISION,
-                             .key = g->key,
-                             .len = (uint32_t)strlen(text),
-                             .denied = !allowed,
-                             .counts = g->counts};
+    struct netd_message m = {
+        .version = NETD_VERSION, .op = NETD_EVENT_DECISION, .key = g->key, .len = (uint32_t)strlen(text), .denied = !allowed, .counts = g->counts};
     transmit(n->control->client, &m, text);
 }
 
 void control_counts(struct netd *n, const struct guest *g)
 {
-    struct netd_message m = {
-        .version = NETD_VERSION, .op = NETD_EVENT_COUNTS, .key = g->key, .counts = g->counts};
+    struct netd_message m = {.version = NETD_VERSION, .op = NETD_EVENT_COUNTS, .key = g->key, .counts = g->counts};
     transmit(n->control->client, &m, "");
 }
 
@@ -97,8 +87,7 @@ static void hello(struct peer *p, const struct netd_message *q)
     char *text = NULL;
     size_t size = 0;
     if (q->version != NETD_VERSION) {
-        reply(p, q, -EPROTO,
-              "this space-netd speaks another version: install all daemons from one build");
+        reply(p, q, -EPROTO, "this space-netd speaks another version: install all daemons from one build");
         return;
     }
     FILE *f = open_memstream(&text, &size);
@@ -129,8 +118,7 @@ static void add(struct peer *p, const struct netd_message *q, int fds[FDS])
         reply(p, q, -EEXIST, "the guest is there already");
         return;
     }
-    if (!q->key || q->key > KEY_MAX || !is_socket(fds[0], SOCK_STREAM) ||
-        !is_socket(fds[1], SOCK_DGRAM)) {
+    if (!q->key || q->key > KEY_MAX || !is_socket(fds[0], SOCK_STREAM) || !is_socket(fds[1], SOCK_DGRAM)) {
         reply(p, q, -EINVAL, "a key and two sockets, TCP and UDP, were expected");
         return;
     }
@@ -194,10 +182,7 @@ static int receive(struct peer *p)
     } control;
     struct netd_message q;
     struct iovec iov = {c->in, sizeof c->in};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     int fds[FDS] = {-1, -1};
     ssize_t n = recvmsg(p->watch.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -236,8 +221,7 @@ static bool welcome(const struct netd *n, int fd)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-           (peer.uid == n->user || peer.uid == 0);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == n->user || peer.uid == 0);
 }
 
 /* A place for one more; somebody who never said hello goes for it. */
@@ -287,8 +271,7 @@ int control_open(struct netd *n, struct err *e)
         c->peers[i] = (struct peer){{-1, peer_ready}, c};
     snprintf(addr.sun_path, sizeof addr.sun_path, "%s/netd.sock", n->config.run);
     unlink(addr.sun_path);
-    c->listener = (struct watch){socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-                                 listener_ready};
+    c->listener = (struct watch){socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), listener_ready};
     mode_t old = umask(0177);
     int rc = c->listener.fd < 0 ? -1 : bind(c->listener.fd, (struct sockaddr *)&addr, sizeof addr);
     umask(old);

@@ -84,8 +84,7 @@ static uint8_t *put_record(uint8_t *p, const struct dns_answer *a)
     return p + RECORD;
 }
 
-size_t dns_write_answer(const struct dns_question *q, enum dns_code code,
-                        const struct dns_answer *answers, size_t count,
+size_t dns_write_answer(const struct dns_question *q, enum dns_code code, const struct dns_answer *answers, size_t count,
                         uint8_t out[DNS_MESSAGE_MAX])
 {
     uint8_t *p = out + HEADER;

@@ -16,14 +16,7 @@
 #define DNS_ANSWERS_MAX 16
 
 enum dns_type { DNS_A = 1, DNS_PTR = 12, DNS_AAAA = 28 };
-enum dns_code {
-    DNS_OK = 0,
-    DNS_FORMERR = 1,
-    DNS_SERVFAIL = 2,
-    DNS_NXDOMAIN = 3,
-    DNS_NOTIMP = 4,
-    DNS_REFUSED = 5
-};
+enum dns_code { DNS_OK = 0, DNS_FORMERR = 1, DNS_SERVFAIL = 2, DNS_NXDOMAIN = 3, DNS_NOTIMP = 4, DNS_REFUSED = 5 };
 
 struct dns_question {
     uint16_t id, type, dns_class, flags;
@@ -41,8 +34,7 @@ struct dns_answer {
 int dns_read_question(const uint8_t *p, size_t len, struct dns_question *out);
 
 /* Returns the size of the answer. */
-size_t dns_write_answer(const struct dns_question *q, enum dns_code code,
-                        const struct dns_answer *answers, size_t count,
+size_t dns_write_answer(const struct dns_question *q, enum dns_code code, const struct dns_answer *answers, size_t count,
                         uint8_t out[DNS_MESSAGE_MAX]);
 
 #endif

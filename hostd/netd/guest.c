@@ -117,8 +117,7 @@ static const char *or_nothing(const char *text)
     return text ? text : "";
 }
 
-static int parse_all(struct guest *g, struct policy **ret_tenant, struct policy **ret_own,
-                     struct err *e)
+static int parse_all(struct guest *g, struct policy **ret_tenant, struct policy **ret_own, struct err *e)
 {
     const struct policy_context context = {.above = &g->above};
     const char *text = or_nothing(g->text);
@@ -145,8 +144,7 @@ int guest_set_levels(struct guest *g, struct err *e)
     return rc;
 }
 
-int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *tenant,
-                     const char *text, struct err *e)
+int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *tenant, const char *text, struct err *e)
 {
     free(g->belongs);
     free(g->tenant_text);
@@ -184,8 +182,7 @@ struct policy_limits guest_limits(const struct guest *g)
 {
     struct policy_limits l = {.connections = CONNECTIONS_MAX, .rate = RATE_PER_SEC};
     for (size_t i = 0; i <= g->above.count; i++) {
-        const struct policy_limits *p =
-            policy_limits(i < g->above.count ? g->above.policy[i] : g->policy);
+        const struct policy_limits *p = policy_limits(i < g->above.count ? g->above.policy[i] : g->policy);
         l.connections = smaller(p->connections, l.connections);
         l.rate = smaller(p->rate, l.rate);
         l.bytes = smaller(p->bytes, l.bytes);
@@ -268,8 +265,7 @@ void guest_pin(struct guest *g, const char *name, uint32_t address, uint32_t ttl
         p->until = until;
 }
 
-bool guest_names(struct guest *g, uint32_t address, bool (*each)(void *user, const char *name),
-                 void *user)
+bool guest_names(struct guest *g, uint32_t address, bool (*each)(void *user, const char *name), void *user)
 {
     const struct pin *p = find_pin(g, address);
     uint64_t now = loop_now(g->netd->loop);
@@ -296,8 +292,7 @@ static void read_own(struct netd *n)
     size_t at = 0;
     for (const struct ifaddrs *a = all; list && a; a = a->ifa_next)
         if (a->ifa_addr && a->ifa_addr->sa_family == AF_INET)
-            list[at++] =
-                ntohl(((const struct sockaddr_in *)(const void *)a->ifa_addr)->sin_addr.s_addr);
+            list[at++] = ntohl(((const struct sockaddr_in *)(const void *)a->ifa_addr)->sin_addr.s_addr);
     freeifaddrs(all);
     if (!list)
         return;
@@ -345,11 +340,9 @@ static bool try_name(void *user, const char *name)
     return d.allowed;
 }
 
-bool guest_decide(struct guest *g, uint32_t address, uint16_t port, const char *only,
-                  char name[POLICY_NAME_MAX + 1], struct decision *out)
+bool guest_decide(struct guest *g, uint32_t address, uint16_t port, const char *only, char name[POLICY_NAME_MAX + 1], struct decision *out)
 {
-    struct search s = {
-        .guest = g, .to = {NULL, address, true, port}, .only = only, .name = name, .out = out};
+    struct search s = {.guest = g, .to = {NULL, address, true, port}, .only = only, .name = name, .out = out};
     struct decision bare;
     name[0] = 0;
     *out = (struct decision){0};
@@ -380,8 +373,7 @@ void guest_log(struct guest *g, bool allowed, const char *what, const char *why)
         return;
     }
     if (g->quiet)
-        log_info("sandbox %012" PRIx64 ": %" PRIu64 " more decisions, not written", g->id,
-                 g->quiet);
+        log_info("sandbox %012" PRIx64 ": %" PRIu64 " more decisions, not written", g->id, g->quiet);
     g->quiet = 0;
     snprintf(line, sizeof line, "%s %s: %s", allowed ? "allow" : "deny", what, why);
     log_info("sandbox %012" PRIx64 " %s", g->id, line);

@@ -30,8 +30,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define GREETINGS_MAX 256    /* connections of HAProxy's that have not said yet what they are */
-#define GREETING_MSEC 10000u /* it says so at once */
+#define GREETINGS_MAX 256         /* connections of HAProxy's that have not said yet what they are */
+#define GREETING_MSEC 10000u      /* it says so at once */
 #define GUEST_ADDRESS 0xc0000002u /* 192.0.0.2: hostd/noded/net_wire.h */
 
 /* HAProxy has connected and its header is not there yet. */
@@ -96,8 +96,7 @@ static void credd_lost(struct injector *j)
 
 static void send_ask(struct injector *j, struct injection *i)
 {
-    struct inject_ask q = {
-        .version = INJECT_VERSION, .port = i->port, .tag = i->by_token.key, .sandbox = i->sandbox};
+    struct inject_ask q = {.version = INJECT_VERSION, .port = i->port, .tag = i->by_token.key, .sandbox = i->sandbox};
     if (!i->ended)
         memcpy(q.name, i->name, sizeof q.name);
     if (j->credd.fd >= 0 && send(j->credd.fd, &q, sizeof q, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
@@ -118,8 +117,7 @@ static void connect_credd(struct injector *j)
         j->credd.fd = -1;
         return;
     }
-    for (struct hmap_node *it = NULL;
-         j->credd.fd >= 0 && (it = hmap_iterate(&j->injections, it));) {
+    for (struct hmap_node *it = NULL; j->credd.fd >= 0 && (it = hmap_iterate(&j->injections, it));) {
         struct injection *i = hmap_entry(it, struct injection, by_token);
         send_ask(j, i); /* answered ones, too: it has to know what is there */
     }
@@ -128,8 +126,7 @@ static void connect_credd(struct injector *j)
 /* What could not be answered. */
 static void ask_again(struct injector *j)
 {
-    for (struct hmap_node *it = NULL;
-         j->credd.fd >= 0 && (it = hmap_iterate(&j->injections, it));) {
+    for (struct hmap_node *it = NULL; j->credd.fd >= 0 && (it = hmap_iterate(&j->injections, it));) {
         struct injection *i = hmap_entry(it, struct injection, by_token);
         if (i->done)
             send_ask(j, i);
@@ -176,14 +173,12 @@ static void credd_ready(struct watch *w, uint32_t events)
     }
 }
 
-struct injection *inject_ask(struct netd *n, struct relay *r, uint64_t sandbox, const char *name,
-                             uint16_t port, inject_done *done)
+struct injection *inject_ask(struct netd *n, struct relay *r, uint64_t sandbox, const char *name, uint16_t port, inject_done *done)
 {
     struct injector *j = n->injector;
     struct injection *i = calloc(1, sizeof *i);
     uint64_t token;
-    if (!i || strlen(name) >= sizeof i->name ||
-        getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token) {
+    if (!i || strlen(name) >= sizeof i->name || getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token) {
         free(i);
         return NULL;
     }
@@ -223,20 +218,14 @@ int inject_connect(const struct injection *i)
 
 static void write_id(const struct injection *i, char out[INJECT_ID_LEN + 1])
 {
-    snprintf(out, INJECT_ID_LEN + 1, INJECT_ID_FORMAT, (unsigned long long)i->sandbox,
-             (unsigned long long)i->by_token.key);
+    snprintf(out, INJECT_ID_LEN + 1, INJECT_ID_FORMAT, (unsigned long long)i->sandbox, (unsigned long long)i->by_token.key);
 }
 
 size_t inject_header(const struct injection *i, uint32_t address, uint8_t *out)
 {
     char id[INJECT_ID_LEN + 1];
     write_id(i, id);
-    return proxy_write(&(struct proxy_header){.source = GUEST_ADDRESS,
-                                              .address = address,
-                                              .port = i->port,
-                                              .name = i->name,
-                                              .id = id},
-                       out);
+    return proxy_write(&(struct proxy_header){.source = GUEST_ADDRESS, .address = address, .port = i->port, .name = i->name, .id = id}, out);
 }
 
 /* ---- from HAProxy ---- */
@@ -303,8 +292,7 @@ static bool from_haproxy(const struct injector *j, int fd)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-           (peer.uid == j->user || peer.uid == 0);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == j->user || peer.uid == 0);
 }
 
 static struct greeting *free_greeting(struct injector *j)
@@ -363,8 +351,7 @@ static int listen_out(struct injector *j, const struct passwd *pw, struct err *e
         return err_sys(e, "make %s", at.sun_path);
     address_of(j->netd, INJECT_OUT, &at);
     unlink(at.sun_path);
-    j->out =
-        (struct watch){socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), out_ready};
+    j->out = (struct watch){socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), out_ready};
     mode_t old = umask(0177);
     int rc = j->out.fd < 0 ? -1 : bind(j->out.fd, (struct sockaddr *)&at, sizeof at);
     umask(old);
@@ -384,8 +371,7 @@ int inject_open(struct netd *n, struct err *e)
         return err_set(e, ENOMEM, "out of memory");
     if (!pw) {
         free(j);
-        return err_set(e, ENOENT, "there is no user '%s' (config `inject_user`)",
-                       n->config.inject_user);
+        return err_set(e, ENOENT, "there is no user '%s' (config `inject_user`)", n->config.inject_user);
     }
     j->netd = n;
     j->user = pw->pw_uid;

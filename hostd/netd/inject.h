@@ -27,8 +27,7 @@ bool inject_is_on(const struct netd *n);
 
 /* Asks about `name`; until the answer is there it is asked anew whenever space-credd comes back.
  * NULL: out of memory. */
-struct injection *inject_ask(struct netd *n, struct relay *r, uint64_t sandbox, const char *name,
-                             uint16_t port, inject_done *done);
+struct injection *inject_ask(struct netd *n, struct relay *r, uint64_t sandbox, const char *name, uint16_t port, inject_done *done);
 /* Forgets it; no callback follows. NULL is fine. */
 void inject_end(struct injection *i);
 

@@ -19,8 +19,7 @@ static int become(const char *name, struct err *e)
 {
     const struct passwd *pw = getpwnam(name);
     if (!pw)
-        return err_set(e, ENOENT, "there is no user '%s' (config `net_user`): adduser --system %s",
-                       name, name);
+        return err_set(e, ENOENT, "there is no user '%s' (config `net_user`): adduser --system %s", name, name);
     uid_t uid = pw->pw_uid;
     gid_t gid = pw->pw_gid;
     if (uid == 0)
@@ -99,8 +98,7 @@ static int confine_calls(struct err *e)
     for (size_t i = 0; rc == 0 && i < sizeof allowed / sizeof allowed[0]; i++)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, allowed[i], 0);
     for (size_t i = 0; rc == 0 && i < sizeof families / sizeof families[0]; i++)
-        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1,
-                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
     if (rc == 0)
         rc = seccomp_load(ctx);
     if (ctx)

@@ -47,10 +47,8 @@ static int parse_key(const char *text, size_t len, uint32_t line, char key[KEY_M
 {
     bool label = begins(text, len, "label admin.") && memchr(text, '=', len);
     if (!label && !(begins(text, len, "tenant ") && !memchr(text + 7, ' ', len - 7)))
-        return err_set(
-            e, EINVAL,
-            "line %u: [tenant NAME] or [label admin.KEY=VALUE] was expected, not '[%.*s]'", line,
-            (int)(len < 80 ? len : 80), text);
+        return err_set(e, EINVAL, "line %u: [tenant NAME] or [label admin.KEY=VALUE] was expected, not '[%.*s]'", line, (int)(len < 80 ? len : 80),
+                       text);
     if (len >= KEY_MAX)
         return err_set(e, EINVAL, "line %u: the heading is too long", line);
     memcpy(key, text, len);
@@ -59,8 +57,7 @@ static int parse_key(const char *text, size_t len, uint32_t line, char key[KEY_M
 }
 
 /* A comment may follow a heading. */
-static int parse_heading(const char *text, size_t len, uint32_t line, char key[KEY_MAX],
-                         struct err *e)
+static int parse_heading(const char *text, size_t len, uint32_t line, char key[KEY_MAX], struct err *e)
 {
     const char *end = memchr(text, ']', len);
     size_t rest = end ? len - (size_t)(end + 1 - text) : 0, inside;
@@ -81,8 +78,7 @@ static void name_of(const char *key, char out[KEY_MAX + 8])
         snprintf(out, KEY_MAX + 8, "%s", key);
 }
 
-static int add(struct levels *l, const char *key, const char *text, size_t len, uint32_t lines,
-               struct err *e)
+static int add(struct levels *l, const char *key, const char *text, size_t len, uint32_t lines, struct err *e)
 {
     char whose[KEY_MAX + 8];
     const struct policy_above above = {l->count ? 1 : 0, {l->count ? l->sections[0].policy : NULL}};
@@ -162,8 +158,7 @@ static bool has_line(const char *lines, const char *key)
 }
 
 /* Those whose headings begin so. */
-static bool collect(const struct levels *l, const char *kind, const char *belongs,
-                    struct policy_above *out)
+static bool collect(const struct levels *l, const char *kind, const char *belongs, struct policy_above *out)
 {
     for (size_t i = 1; i < l->count; i++) {
         const struct section *s = &l->sections[i];
@@ -185,8 +180,7 @@ bool levels_above(const struct levels *l, const char *belongs, struct policy_abo
     return collect(l, "tenant ", belongs, out) && collect(l, "label ", belongs, out);
 }
 
-int levels_add_tenant(struct policy_above *above, const char *text, struct policy **out,
-                      struct err *e)
+int levels_add_tenant(struct policy_above *above, const char *text, struct policy **out, struct err *e)
 {
     const struct policy_context context = {.above = above, .whose = "the tenant's egress"};
     *out = NULL;

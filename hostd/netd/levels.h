@@ -32,7 +32,6 @@ bool levels_above(const struct levels *l, const char *belongs, struct policy_abo
  * which are in *above already. *out is NULL for an empty text, and to be freed with policy_destroy
  * once *above is not needed any more. 0, or -errno with a sentence.
  */
-int levels_add_tenant(struct policy_above *above, const char *text, struct policy **out,
-                      struct err *e);
+int levels_add_tenant(struct policy_above *above, const char *text, struct policy **out, struct err *e);
 
 #endif

@@ -75,8 +75,7 @@ static void look_at_rules(struct netd *n, struct rules_file *f)
     f->known = true;
     f->changed = st.st_mtim;
     if (rc == 0 && there)
-        rc = st.st_size > RULES_MAX ? err_set(&e, E2BIG, "it is too large")
-                                    : read_rules(fd, (size_t)st.st_size, &l, &e);
+        rc = st.st_size > RULES_MAX ? err_set(&e, E2BIG, "it is too large") : read_rules(fd, (size_t)st.st_size, &l, &e);
     f->bad = rc < 0;
     if (rc < 0) {
         log_error("%s: %s; until it is mended nothing is allowed", n->config.egress, e.msg);
@@ -141,10 +140,8 @@ static int run(const char *config, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"version", no_argument, NULL, 'v'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"config", required_argument, NULL, 'c'}, {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const char *config = CONFIG_PATH_DEFAULT;
     struct err e = {0};
     for (int o; (o = getopt_long(argc, argv, "c:vh", options, NULL)) != -1;) {

@@ -76,14 +76,12 @@ static void stream_close(struct dns_stream *s)
 }
 
 /* To whom it came from. */
-static void send_answer(struct guest *g, const struct query *q, enum dns_code code,
-                        const struct dns_answer *answers, size_t count)
+static void send_answer(struct guest *g, const struct query *q, enum dns_code code, const struct dns_answer *answers, size_t count)
 {
     uint8_t out[2 + DNS_MESSAGE_MAX];
     size_t len = dns_write_answer(&q->question, code, answers, count, out + 2);
     if (!q->stream) {
-        sendto(g->udp.fd, out + 2, len, MSG_DONTWAIT | MSG_NOSIGNAL,
-               (const struct sockaddr *)&q->from, sizeof q->from);
+        sendto(g->udp.fd, out + 2, len, MSG_DONTWAIT | MSG_NOSIGNAL, (const struct sockaddr *)&q->from, sizeof q->from);
         return;
     }
     out[0] = (uint8_t)(len >> 8);
@@ -101,8 +99,7 @@ static void refuse(struct guest *g, const struct query *q, const char *why)
     send_answer(g, q, DNS_NXDOMAIN, NULL, 0);
 }
 
-static void tell(struct guest *g, const struct query *q, const struct ares_addrttl *found,
-                 int count)
+static void tell(struct guest *g, const struct query *q, const struct ares_addrttl *found, int count)
 {
     struct dns_answer answers[DNS_ANSWERS_MAX];
     const char *name = q->question.name;
@@ -122,14 +119,12 @@ static void tell(struct guest *g, const struct query *q, const struct ares_addrt
     }
     if (!n && hidden) {
         struct range r;
-        snprintf(why, sizeof why, "%s is %s", address_format(hidden, where),
-                 address_special(hidden, &r));
+        snprintf(why, sizeof why, "%s is %s", address_format(hidden, where), address_special(hidden, &r));
         refuse(g, q, why);
         return;
     }
     snprintf(what, sizeof what, "dns %s", name);
-    snprintf(why, sizeof why, "%s%s", n ? address_format(answers[0].address, where) : "no address",
-             n > 1 ? " and others" : "");
+    snprintf(why, sizeof why, "%s%s", n ? address_format(answers[0].address, where) : "no address", n > 1 ? " and others" : "");
     guest_log(g, true, what, why);
     send_answer(g, q, DNS_OK, answers, n);
 }
@@ -157,15 +152,10 @@ static void resolved(void *user, int status, int timeouts, unsigned char *answer
     (void)timeouts;
     if (status == ARES_SUCCESS || status == ARES_ENODATA)
         status = answer ? ares_parse_a_reply(answer, len, NULL, found, &count) : status;
-    if (g && status == ARES_SUCCESS &&
-        policy_may_resolve(g->policy, &g->above, q->question.name))
+    if (g && status == ARES_SUCCESS && policy_may_resolve(g->policy, &g->above, q->question.name))
         tell(g, q, found, count);
     else if (g)
-        send_answer(g, q,
-                    status == ARES_ENOTFOUND ? DNS_NXDOMAIN
-                    : status == ARES_ENODATA ? DNS_OK
-                                             : DNS_SERVFAIL,
-                    NULL, 0);
+        send_answer(g, q, status == ARES_ENOTFOUND ? DNS_NXDOMAIN : status == ARES_ENODATA ? DNS_OK : DNS_SERVFAIL, NULL, 0);
     query_end(q, g);
 }
 
@@ -192,11 +182,9 @@ static void ask(struct guest *g, struct query *q)
     query_end(q, g);
 }
 
-static void take(struct guest *g, const uint8_t *p, size_t len, const struct sockaddr_in *from,
-                 struct dns_stream *s)
+static void take(struct guest *g, const uint8_t *p, size_t len, const struct sockaddr_in *from, struct dns_stream *s)
 {
-    struct query *q =
-        g->questions < GUEST_QUESTIONS && guest_may_begin(g) ? calloc(1, sizeof *q) : NULL;
+    struct query *q = g->questions < GUEST_QUESTIONS && guest_may_begin(g) ? calloc(1, sizeof *q) : NULL;
     if (!q) {
         if (s)
             stream_close(s);
@@ -228,8 +216,7 @@ void names_ready(struct guest *g)
     for (;;) {
         struct sockaddr_in from;
         socklen_t size = sizeof from;
-        ssize_t n =
-            recvfrom(g->udp.fd, in, sizeof in, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
+        ssize_t n = recvfrom(g->udp.fd, in, sizeof in, MSG_DONTWAIT, (struct sockaddr *)&from, &size);
         if (n < 0)
             return;
         take(g, in, (size_t)n, &from, NULL);
@@ -328,9 +315,7 @@ static void server_ready(struct watch *w, uint32_t events)
 {
     struct server *s = (struct server *)(void *)w;
     int fd = w->fd;
-    ares_process_fd(s->names->channel,
-                    events & (EPOLLIN | EPOLLERR | EPOLLHUP) ? fd : ARES_SOCKET_BAD,
-                    events & EPOLLOUT ? fd : ARES_SOCKET_BAD);
+    ares_process_fd(s->names->channel, events & (EPOLLIN | EPOLLERR | EPOLLHUP) ? fd : ARES_SOCKET_BAD, events & EPOLLOUT ? fd : ARES_SOCKET_BAD);
 }
 
 /* c-ares reads and writes until it would block, so that edges do. */
@@ -367,21 +352,15 @@ int names_open(struct netd *netd, struct err *e)
         n->servers[i].watch = (struct watch){-1, server_ready};
         n->servers[i].names = n;
     }
-    struct ares_options o = {.flags = ARES_FLAG_NOSEARCH | ARES_FLAG_NOALIASES,
-                             .timeout = 2000,
-                             .tries = 2,
-                             .sock_state_cb = server_state,
-                             .sock_state_cb_data = n};
+    struct ares_options o = {
+        .flags = ARES_FLAG_NOSEARCH | ARES_FLAG_NOALIASES, .timeout = 2000, .tries = 2, .sock_state_cb = server_state, .sock_state_cb_data = n};
     int rc = ares_library_init(ARES_LIB_INIT_ALL);
     if (rc == ARES_SUCCESS)
-        rc = ares_init_options(&n->channel, &o,
-                               ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES |
-                                   ARES_OPT_SOCK_STATE_CB);
+        rc = ares_init_options(&n->channel, &o, ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_SOCK_STATE_CB);
     if (rc == ARES_SUCCESS && strcmp(netd->config.resolver, "system") != 0)
         rc = ares_set_servers_ports_csv(n->channel, netd->config.resolver);
     if (rc != ARES_SUCCESS)
-        return err_set(e, EINVAL, "open the resolver (`resolver` in the configuration: %s): %s",
-                       netd->config.resolver, ares_strerror(rc));
+        return err_set(e, EINVAL, "open the resolver (`resolver` in the configuration: %s): %s", netd->config.resolver, ares_strerror(rc));
     netd->names = n;
     return 0;
 }

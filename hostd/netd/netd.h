@@ -94,8 +94,7 @@ int guest_add(struct netd *n, uint64_t key, int tcp, int udp);
 void guest_remove(struct guest *g);
 /* The sandbox that it is now, what that belongs to, its tenant's policy and its own; the texts are
  * copied. 0, or -errno with a sentence: nothing is allowed then. */
-int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *tenant,
-                     const char *text, struct err *e);
+int guest_set_policy(struct guest *g, uint64_t id, const char *belongs, const char *tenant, const char *text, struct err *e);
 /* n->levels are others. The same. */
 int guest_set_levels(struct guest *g, struct err *e);
 
@@ -110,16 +109,14 @@ bool guest_may_begin(struct guest *g);
 /* From now on `address` is a place that `name` is at. */
 void guest_pin(struct guest *g, const char *name, uint32_t address, uint32_t ttl);
 /* Calls back for each name that the guest knows to be there; stops at true. */
-bool guest_names(struct guest *g, uint32_t address, bool (*each)(void *user, const char *name),
-                 void *user);
+bool guest_names(struct guest *g, uint32_t address, bool (*each)(void *user, const char *name), void *user);
 
 /*
  * May it connect there? By a name it was told, or by address. `name` gets the one that allowed it
  * (or empty), and *out the decision. With `only` not NULL, that name alone counts, and only when
  * the guest was told that it is there.
  */
-bool guest_decide(struct guest *g, uint32_t address, uint16_t port, const char *only,
-                  char name[POLICY_NAME_MAX + 1], struct decision *out);
+bool guest_decide(struct guest *g, uint32_t address, uint16_t port, const char *only, char name[POLICY_NAME_MAX + 1], struct decision *out);
 
 /* A line for the log and for hostd: what was decided on `what`, and why. */
 void guest_log(struct guest *g, bool allowed, const char *what, const char *why);

@@ -120,8 +120,7 @@ struct parser {
     struct err *e;
 };
 
-static int complain(const struct parser *in, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
+static int complain(const struct parser *in, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static int complain(const struct parser *in, const char *fmt, ...)
 {
     char what[200];
@@ -233,8 +232,7 @@ static int parse_range(struct parser *in, size_t n, struct range *out)
     size_t len = slash ? (size_t)(slash - text) : n;
     uint32_t bits = 32;
     if (!address_parse(text, len, &out->base))
-        return complain(in, "an IPv4 address of four decimal numbers was expected, not '%.*s'",
-                        HERE(in, n));
+        return complain(in, "an IPv4 address of four decimal numbers was expected, not '%.*s'", HERE(in, n));
     in->at += len;
     if (slash) {
         in->at++;
@@ -246,8 +244,7 @@ static int parse_range(struct parser *in, size_t n, struct range *out)
     if (bits < 32 && (bits ? out->base << bits : out->base) != 0) {
         char right[ADDRESS_TEXT_MAX];
         address_format(bits ? out->base & ~(UINT32_MAX >> bits) : 0, right);
-        return complain(in, "the address has bits below its prefix: %s/%u was expected", right,
-                        bits);
+        return complain(in, "the address has bits below its prefix: %s/%u was expected", right, bits);
     }
     return 0;
 }
@@ -344,8 +341,7 @@ static int parse_options(struct parser *in)
         size_t n = word(in);
         bool at = word_is(in, n, "at"), ech = word_is(in, n, "ech");
         if (!at && !ech)
-            return complain(in, "'at', 'ech' or the end of the line was expected, not '%.*s'",
-                            HERE(in, n));
+            return complain(in, "'at', 'ech' or the end of the line was expected, not '%.*s'", HERE(in, n));
         if (!by_name || !r->allow)
             return complain(in, "'%.*s' is for rules that allow a name", HERE(in, n));
         in->at += n;
@@ -361,8 +357,7 @@ static int add_rule(struct parser *in)
 {
     struct policy *p = in->p;
     if (p->count == POLICY_RULES_MAX)
-        return err_set(in->e, E2BIG, "line %u: a policy has at most %d rules", in->line,
-                       POLICY_RULES_MAX);
+        return err_set(in->e, E2BIG, "line %u: a policy has at most %d rules", in->line, POLICY_RULES_MAX);
     if (p->count == p->room) {
         uint32_t room = p->room ? p->room * 2 : 16;
         struct rule *rules = realloc(p->rules, room * sizeof *rules);
@@ -387,8 +382,7 @@ static const struct own_set *find_own(const struct policy *p, const char *name, 
 }
 
 /* Its own, or that of the closest policy above that has one; `*of` gets which. */
-static const struct own_set *find_defined(const struct parser *in, const char *name, size_t len,
-                                          const struct policy **of)
+static const struct own_set *find_defined(const struct parser *in, const char *name, size_t len, const struct policy **of)
 {
     *of = in->p;
     const struct own_set *s = find_own(in->p, name, len);
@@ -438,8 +432,7 @@ static int expand_set(struct parser *in)
     const struct own_set *defined = find_defined(in, name, n - 1, &of);
     const char *const *targets = defined ? NULL : set_find(name, n - 1);
     if (!defined && !targets)
-        return complain(in, "'%.*s' is no set: neither one of %s nor defined above", HERE(in, n),
-                        set_names);
+        return complain(in, "'%.*s' is no set: neither one of %s nor defined above", HERE(in, n), set_names);
     in->at += n;
     int rc = at_end(in) ? 0 : complain(in, "the end of the line was expected");
     if (rc == 0 && defined)
@@ -456,8 +449,7 @@ static int parse_set(struct parser *in)
     size_t n = word(in);
     for (size_t i = 0; i < n; i++)
         if (!is_label_char(in->text[in->at + i]))
-            return complain(in, "a name of letters, digits, '-' and '_' was expected, not '%.*s'",
-                            HERE(in, n));
+            return complain(in, "a name of letters, digits, '-' and '_' was expected, not '%.*s'", HERE(in, n));
     if (!n || n > 63)
         return complain(in, "a name of 1 to 63 letters, digits, '-' and '_' was expected");
     if (find_own(p, in->text + in->at, n))
@@ -488,10 +480,7 @@ static int parse_limit(struct parser *in)
     char text[24];
     uint64_t value = 0;
     size_t n = word(in);
-    uint64_t *to = word_is(in, n, "connections") ? &l->connections
-                   : word_is(in, n, "rate")      ? &l->rate
-                   : word_is(in, n, "bytes")     ? &l->bytes
-                                                 : NULL;
+    uint64_t *to = word_is(in, n, "connections") ? &l->connections : word_is(in, n, "rate") ? &l->rate : word_is(in, n, "bytes") ? &l->bytes : NULL;
     if (!to)
         return complain(in, "'connections', 'rate' or 'bytes' was expected");
     in->at += n;
@@ -499,11 +488,9 @@ static int parse_limit(struct parser *in)
     snprintf(text, sizeof text, "%.*s", (int)(n < sizeof text ? n : 0), in->text + in->at);
     for (char *c = text; *c; c++) /* the policy is lower case by now */
         *c = *c >= 'a' && *c <= 'z' ? (char)(*c - 32) : *c;
-    int rc =
-        to == &l->bytes ? str_parse_size(text, &value) : str_parse_u64(text, UINT32_MAX, &value);
+    int rc = to == &l->bytes ? str_parse_size(text, &value) : str_parse_u64(text, UINT32_MAX, &value);
     if (rc < 0 || value == 0)
-        return complain(in, "a number from 1 was expected%s",
-                        to == &l->bytes ? ", such as 500M" : "");
+        return complain(in, "a number from 1 was expected%s", to == &l->bytes ? ", such as 500M" : "");
     in->at += n;
     *to = *to && *to < value ? *to : value;
     return at_end(in) ? 0 : complain(in, "the end of the line was expected");
@@ -528,13 +515,11 @@ static int parse_line(struct parser *in)
     if (word_is(in, n, "allow"))
         in->rule.allow = true;
     else if (!word_is(in, n, "deny"))
-        return complain(in, "'allow', 'deny', 'limit' or 'set' was expected, not '%.*s'",
-                        HERE(in, n));
+        return complain(in, "'allow', 'deny', 'limit' or 'set' was expected, not '%.*s'", HERE(in, n));
     in->at += n;
     n = word(in);
     if (!word_is(in, n, "tcp"))
-        return n ? complain(in, "'tcp' was expected, not '%.*s': nothing else leaves", HERE(in, n))
-                 : complain(in, "'tcp' was expected");
+        return n ? complain(in, "'tcp' was expected, not '%.*s': nothing else leaves", HERE(in, n)) : complain(in, "'tcp' was expected");
     in->at += n;
     size_t length = in->end;
     const char *comment = memchr(in->text + in->at, '#', in->end - in->at);
@@ -556,8 +541,7 @@ static int parse_line(struct parser *in)
 
 /* ---- the index ---- */
 
-static bool entry_is(const struct policy *p, const struct entry *at, const char *name, size_t len,
-                     bool suffix)
+static bool entry_is(const struct policy *p, const struct entry *at, const char *name, size_t len, bool suffix)
 {
     const struct rule *r = &p->rules[at->first];
     return at->suffix == suffix && r->name_len == len && memcmp(p->text + r->name, name, len) == 0;
@@ -637,20 +621,13 @@ static int build_index(struct policy *p)
     return rc;
 }
 
-static int parse_all(const struct policy_context *context, struct policy *p, size_t len,
-                     struct err *e)
+static int parse_all(const struct policy_context *context, struct policy *p, size_t len, struct err *e)
 {
     uint32_t line = 1 + context->lines;
     for (size_t at = 0; at < len; line++) {
         const char *start = p->text + at, *end = memchr(start, '\n', len - at);
         size_t n = end ? (size_t)(end - start) : len - at;
-        struct parser in = {.p = p,
-                            .text = start,
-                            .end = n,
-                            .base = at,
-                            .line = line,
-                            .above = context->above,
-                            .e = e};
+        struct parser in = {.p = p, .text = start, .end = n, .base = at, .line = line, .above = context->above, .e = e};
         for (size_t i = 0; i < n; i++)
             if ((unsigned char)start[i] < 0x20 && !is_blank(start[i])) {
                 in.at = i;
@@ -666,8 +643,7 @@ static int parse_all(const struct policy_context *context, struct policy *p, siz
 
 #define SETS_ROOM 262144 /* for targets of sets behind the text */
 
-int policy_parse(const struct policy_context *context, const char *text, size_t len,
-                 struct policy **out, struct err *e)
+int policy_parse(const struct policy_context *context, const char *text, size_t len, struct policy **out, struct err *e)
 {
     static const struct policy_context plain;
     context = context ? context : &plain;
@@ -751,8 +727,7 @@ static uint32_t match_name(const struct policy *p, const char *name, uint16_t po
     return best;
 }
 
-static uint32_t match_address(const struct policy *p, uint32_t address, uint16_t port,
-                              uint32_t best)
+static uint32_t match_address(const struct policy *p, uint32_t address, uint16_t port, uint32_t best)
 {
     uint32_t at = 0;
     for (unsigned bit = 0; at != NONE; bit++) {
@@ -774,17 +749,14 @@ static uint32_t match(const struct policy *p, const struct destination *d)
 
 static void show(const struct policy *p, const struct rule *r, struct decision *out)
 {
-    static const enum policy_by by[] = {[TARGET_NAME] = POLICY_BY_NAME,
-                                        [TARGET_SUFFIX] = POLICY_BY_NAME,
-                                        [TARGET_RANGE] = POLICY_BY_ADDRESS,
-                                        [TARGET_ANY] = POLICY_BY_ANY};
+    static const enum policy_by by[] = {
+        [TARGET_NAME] = POLICY_BY_NAME, [TARGET_SUFFIX] = POLICY_BY_NAME, [TARGET_RANGE] = POLICY_BY_ADDRESS, [TARGET_ANY] = POLICY_BY_ANY};
     out->allowed = r->allow;
     out->by = by[r->target];
     out->ech = r->ech;
     out->line = r->line;
     out->whose = p->whose;
-    snprintf(out->rule, sizeof out->rule, "%.*s", (int)(r->length > 120 ? 120 : r->length),
-             p->text + r->start);
+    snprintf(out->rule, sizeof out->rule, "%.*s", (int)(r->length > 120 ? 120 : r->length), p->text + r->start);
 }
 
 /* May what the rule allows be at this special address? */
@@ -817,13 +789,11 @@ static void check_special(const struct rule *r, uint32_t address, struct decisio
     if (!what || names_special(r, &range, address))
         return;
     out->allowed = false;
-    snprintf(out->why, sizeof out->why, "%s is %s, which the rule does not name",
-             address_format(address, text), what);
+    snprintf(out->why, sizeof out->why, "%s is %s, which the rule does not name", address_format(address, text), what);
 }
 
 /* The widest one that denies it. */
-static bool is_denied_above(const struct policy_above *above, const struct destination *d,
-                            struct decision *out)
+static bool is_denied_above(const struct policy_above *above, const struct destination *d, struct decision *out)
 {
     for (size_t i = 0; above && i < above->count; i++) {
         const struct policy *a = above->policy[i];
@@ -831,15 +801,13 @@ static bool is_denied_above(const struct policy_above *above, const struct desti
         if (rule == NONE || a->rules[rule].allow)
             continue;
         show(a, &a->rules[rule], out);
-        snprintf(out->why, sizeof out->why, "%.60s denies it",
-                 a->whose ? a->whose : "a policy above");
+        snprintf(out->why, sizeof out->why, "%.60s denies it", a->whose ? a->whose : "a policy above");
         return true;
     }
     return false;
 }
 
-void policy_decide(const struct policy *p, const struct policy_above *above,
-                   const struct destination *d, struct decision *out)
+void policy_decide(const struct policy *p, const struct policy_above *above, const struct destination *d, struct decision *out)
 {
     *out = (struct decision){0};
     if (is_denied_above(above, d, out))
@@ -902,8 +870,7 @@ bool policy_may_resolve(const struct policy *p, const struct policy_above *above
     return allows != NONE && allows < match_ports(p, name, false);
 }
 
-static bool chain_names(const struct policy *p, uint32_t rule, const struct range *special,
-                        uint32_t address)
+static bool chain_names(const struct policy *p, uint32_t rule, const struct range *special, uint32_t address)
 {
     for (; rule != NONE; rule = p->rules[rule].next)
         if (p->rules[rule].allow && names_special(&p->rules[rule], special, address))
@@ -911,8 +878,7 @@ static bool chain_names(const struct policy *p, uint32_t rule, const struct rang
     return false;
 }
 
-static bool name_is_at(const struct policy *p, const char *name, const struct range *special,
-                       uint32_t address)
+static bool name_is_at(const struct policy *p, const char *name, const struct range *special, uint32_t address)
 {
     size_t len = strlen(name);
     if (chain_names(p, find_entry(p, name, len, false)->first, special, address))
@@ -947,8 +913,7 @@ void policy_explain(const struct decision *d, char *out, size_t size)
     if (d->line && d->why[0] && !d->allowed)
         snprintf(out, size, "denied: %s (line %u%s%.80s: %s)", d->why, d->line, of, whose, d->rule);
     else if (d->line)
-        snprintf(out, size, "%s by line %u%s%.80s: %s", d->allowed ? "allowed" : "denied", d->line,
-                 of, whose, d->rule);
+        snprintf(out, size, "%s by line %u%s%.80s: %s", d->allowed ? "allowed" : "denied", d->line, of, whose, d->rule);
     else
         snprintf(out, size, "denied: %s", d->why);
 }

@@ -48,9 +48,8 @@ struct policy_above {
 /* What a text is read as. */
 struct policy_context {
     const struct policy_above *above; /* NULL: none */
-    const char
-        *whose; /* for who asks which rule decided: "line 3 of WHOSE"; NULL: the sandbox's own */
-    uint32_t lines; /* before the text in its file */
+    const char *whose;                /* for who asks which rule decided: "line 3 of WHOSE"; NULL: the sandbox's own */
+    uint32_t lines;                   /* before the text in its file */
 };
 
 /*
@@ -58,8 +57,7 @@ struct policy_context {
  * there are too many rules; -ENOMEM. An empty text is a policy that allows nothing. `context` may
  * be NULL. Freed with policy_destroy (NULL is fine).
  */
-int policy_parse(const struct policy_context *context, const char *text, size_t len,
-                 struct policy **out, struct err *e);
+int policy_parse(const struct policy_context *context, const char *text, size_t len, struct policy **out, struct err *e);
 void policy_destroy(struct policy *p);
 
 size_t policy_rules(const struct policy *p);
@@ -94,8 +92,7 @@ struct decision {
 };
 
 /* `above` may be NULL. The result is complete in every case. */
-void policy_decide(const struct policy *p, const struct policy_above *above,
-                   const struct destination *d, struct decision *out);
+void policy_decide(const struct policy *p, const struct policy_above *above, const struct destination *d, struct decision *out);
 
 /* May the guest know where that name is? Only when some rule could allow it at some port. */
 bool policy_may_resolve(const struct policy *p, const struct policy_above *above, const char *name);

@@ -10,8 +10,7 @@
 #define TYPE_AUTHORITY 0x02
 #define TYPE_UNIQUE_ID 0x05
 
-static const uint8_t signature[12] = {0x0d, 0x0a, 0x0d, 0x0a, 0,    0x0d,
-                                      0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a};
+static const uint8_t signature[12] = {0x0d, 0x0a, 0x0d, 0x0a, 0, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a};
 
 static uint8_t *put16(uint8_t *p, size_t value)
 {
@@ -58,26 +57,18 @@ static size_t get16(const uint8_t *p)
 size_t proxy_size(const uint8_t head[PROXY_HEAD])
 {
     size_t size = PROXY_HEAD + get16(head + PROXY_HEAD - 2);
-    return memcmp(head, signature, sizeof signature) == 0 && head[12] == COMMAND_PROXY &&
-                   size <= PROXY_MAX
-               ? size
-               : 0;
+    return memcmp(head, signature, sizeof signature) == 0 && head[12] == COMMAND_PROXY && size <= PROXY_MAX ? size : 0;
 }
 
 /* Bytes of addresses, by the family; SIZE_MAX: one that we do not know. */
 static size_t addresses_of(uint8_t family)
 {
     switch (family >> 4) {
-    case 0:
-        return 0;
-    case 1:
-        return 12;
-    case 2:
-        return 36;
-    case 3:
-        return 216;
-    default:
-        return SIZE_MAX;
+    case 0: return 0;
+    case 1: return 12;
+    case 2: return 36;
+    case 3: return 216;
+    default: return SIZE_MAX;
     }
 }
 

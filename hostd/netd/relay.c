@@ -48,9 +48,9 @@
 #define SNIFF_MSEC     10000u     /* from the first byte until it is known what it is */
 #define HALF_MSEC      120000u    /* of the other direction, when one has ended */
 #define MOVE_BYTES     (1u << 20) /* at once */
-#define CARRY_BYTES    8192 /* smaller pieces are not worth a pipe; the smallest one holds as much */
-#define MOVE_ROUNDS    16   /* in a row, then others get their turn */
-#define PIPES_KEPT     32   /* of each size */
+#define CARRY_BYTES    8192       /* smaller pieces are not worth a pipe; the smallest one holds as much */
+#define MOVE_ROUNDS    16         /* in a row, then others get their turn */
+#define PIPES_KEPT     32         /* of each size */
 #define BIG_MOVED      (1u << 20) /* bytes after which a direction is given a big pipe, */
 #define BIG_MAX        4          /* of which a guest has so many at once */
 #define ASK_MSEC       5000u      /* until it is known whether there is a credential */
@@ -206,8 +206,7 @@ static void finish(struct relay *r, bool reset)
 static void log_relay(struct relay *r, bool allowed, const char *why)
 {
     char what[POLICY_NAME_MAX + 64], where[ADDRESS_TEXT_MAX];
-    snprintf(what, sizeof what, "tcp %s%s%s:%u", r->name, r->name[0] ? " at " : "",
-             address_format(r->address, where), r->port);
+    snprintf(what, sizeof what, "tcp %s%s%s:%u", r->name, r->name[0] ? " at " : "", address_format(r->address, where), r->port);
     guest_log(r->guest, allowed, what, why);
 }
 
@@ -236,8 +235,7 @@ static bool fill(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
     struct end *in = &r->end[from];
-    ssize_t n =
-        splice(in->watch.fd, NULL, f->pipe[1], NULL, MOVE_BYTES, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    ssize_t n = splice(in->watch.fd, NULL, f->pipe[1], NULL, MOVE_BYTES, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
     f->bulk = n >= CARRY_BYTES || (f->bulk && n < 0);
     if (n > 0)
         f->full += (size_t)n;
@@ -261,8 +259,7 @@ static void blocked(struct relay *r, struct end *e)
 static int watch_end(struct relay *r, struct end *e, bool local)
 {
     e->local = e->writable = local;
-    return loop_watch(r->guest->netd->loop, &e->watch,
-                      EPOLLIN | EPOLLRDHUP | (local ? 0 : EPOLLOUT));
+    return loop_watch(r->guest->netd->loop, &e->watch, EPOLLIN | EPOLLRDHUP | (local ? 0 : EPOLLOUT));
 }
 
 /* Sends what it can, the rest into the pipe. */
@@ -306,8 +303,7 @@ static bool drain(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
     struct end *out = &r->end[!from];
-    ssize_t n =
-        splice(f->pipe[0], NULL, out->watch.fd, NULL, f->full, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+    ssize_t n = splice(f->pipe[0], NULL, out->watch.fd, NULL, f->full, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
     if (n > 0) {
         f->full -= (size_t)n;
         f->moved += (size_t)n;
@@ -325,8 +321,7 @@ static bool send_held(struct relay *r)
 {
     struct end *out = &r->end[SERVER];
     while (r->held_sent < r->held_len && out->writable) {
-        ssize_t n = send(out->watch.fd, r->held + r->held_sent, r->held_len - r->held_sent,
-                         MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t n = send(out->watch.fd, r->held + r->held_sent, r->held_len - r->held_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EAGAIN)
             blocked(r, out);
         else if (n < 0 && errno != EINTR)
@@ -391,8 +386,7 @@ static bool is_told(void *user, const char *name)
 /* Only names that the guest was told are at this address: those netd has verified itself. */
 static bool may_inject(struct relay *r, struct sniffed *s)
 {
-    return inject_is_on(r->guest->netd) && s->has_name && !s->ech &&
-           guest_names(r->guest, r->address, is_told, s->name);
+    return inject_is_on(r->guest->netd) && s->has_name && !s->ech && guest_names(r->guest, r->address, is_told, s->name);
 }
 
 /* The first bytes for HAProxy: a header, and what was held. */
@@ -435,8 +429,8 @@ static void answered(struct relay *r, enum inject_verdict verdict, const char *s
     if (verdict == INJECT_SLOT && (rc = turn_to_haproxy(r)) == 0) {
         log_relay(r, true, "it is decrypted: there is a credential for it");
     } else if (verdict != INJECT_PASS) {
-        snprintf(why, sizeof why, "there is a credential for it, and %s%s",
-                 rc < 0 ? "HAProxy does not answer: " : "", rc < 0 ? strerror(-rc) : sentence);
+        snprintf(why, sizeof why, "there is a credential for it, and %s%s", rc < 0 ? "HAProxy does not answer: " : "",
+                 rc < 0 ? strerror(-rc) : sentence);
         refuse(r, why);
         return;
     } else {
@@ -461,8 +455,7 @@ static void judge(struct relay *r, enum sniff kind, struct sniffed *s)
     char why[POLICY_NAME_MAX + 96];
     const char *objects = objection(r, kind, s);
     if (objects) {
-        snprintf(why, sizeof why, "%s%s%s", objects, s->has_name ? ": " : "",
-                 s->has_name ? s->name : "");
+        snprintf(why, sizeof why, "%s%s%s", objects, s->has_name ? ": " : "", s->has_name ? s->name : "");
         refuse(r, why);
         return;
     }
@@ -483,8 +476,7 @@ static bool read_first(struct relay *r)
     while (!r->sniffed && !r->asking && !r->dead && in->readable && !r->flow[CLIENT].ended) {
         if (!r->held && !(r->held = malloc(SNIFF_MAX)))
             return false;
-        ssize_t n =
-            recv(in->watch.fd, r->held + r->held_len, SNIFF_MAX - r->held_len, MSG_DONTWAIT);
+        ssize_t n = recv(in->watch.fd, r->held + r->held_len, SNIFF_MAX - r->held_len, MSG_DONTWAIT);
         if (n < 0 && errno == EAGAIN) {
             in->readable = false;
             break;
@@ -513,9 +505,7 @@ static bool flow_moves(struct relay *r, int from)
 {
     struct flow *f = &r->flow[from];
     bool held = r->asking || (from == CLIENT && (!r->sniffed || r->held));
-    return !held && !f->shut &&
-           ((f->full && r->end[!from].writable) ||
-            (!f->full && (f->ended || r->end[from].readable)));
+    return !held && !f->shut && ((f->full && r->end[!from].writable) || (!f->full && (f->ended || r->end[from].readable)));
 }
 
 /* One step of a direction; false: the connection is over. */
@@ -613,8 +603,7 @@ static void end_ready(struct watch *w, uint32_t events)
 static int connect_to(uint32_t address, uint16_t port)
 {
     const int on = 1, idle = 60;
-    const struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(address)};
+    const struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(address)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
@@ -643,8 +632,7 @@ static void enlist(struct relay *r)
 }
 
 /* Takes `fd`, the client's end. NULL: out of memory. */
-static struct relay *create(struct guest *g, int fd, uint32_t address, uint16_t port,
-                            struct relay *outer)
+static struct relay *create(struct guest *g, int fd, uint32_t address, uint16_t port, struct relay *outer)
 {
     struct relay *r = calloc(1, sizeof *r);
     if (!r) {
@@ -749,9 +737,7 @@ void relay_ready(struct guest *g)
     uint32_t address;
     uint16_t port;
     int fd, i;
-    for (i = 0; i < ACCEPT_AT_ONCE &&
-                (fd = accept4(g->tcp.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;
-         i++) {
+    for (i = 0; i < ACCEPT_AT_ONCE && (fd = accept4(g->tcp.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0; i++) {
         if (!destination_of(fd, &address, &port)) {
             reset_fd(fd);
         } else if (!guest_may_begin(g)) {

@@ -66,8 +66,7 @@ static bool read_server_name(struct cursor *c, struct sniffed *out)
     struct cursor list = take_vector(c, 2);
     size_t type = take_number(&list, 1);
     struct cursor name = take_vector(&list, 2);
-    return !name.bad && type == 0 && list.left == 0 && c->left == 0 && !out->has_name &&
-           set_name(out, name.p, name.left);
+    return !name.bad && type == 0 && list.left == 0 && c->left == 0 && !out->has_name && set_name(out, name.p, name.left);
 }
 
 #define EXTENSION_SERVER_NAME 0
@@ -173,8 +172,7 @@ static enum sniff read_headers(const uint8_t *p, const uint8_t *end, struct snif
                 value++;
             while (stop > value && (stop[-1] == ' ' || stop[-1] == '\t'))
                 stop--;
-            if (host || name != (size_t)(colon - p) ||
-                !set_authority(out, value, (size_t)(stop - value)))
+            if (host || name != (size_t)(colon - p) || !set_authority(out, value, (size_t)(stop - value)))
                 return SNIFF_BAD;
             host = true;
         }
@@ -198,8 +196,7 @@ static bool target_agrees(const uint8_t *line, const uint8_t *stop, const struct
     size_t n = 0;
     while (n < len && target[n] != '/' && target[n] != '?')
         n++;
-    return host->has_name && set_authority(&in_target, target, n) &&
-           strcmp(in_target.name, host->name) == 0;
+    return host->has_name && set_authority(&in_target, target, n) && strcmp(in_target.name, host->name) == 0;
 }
 
 static bool has_version(const uint8_t *line, const uint8_t *stop)

@@ -42,10 +42,7 @@ int channels_open(int run_fd, const char *run, struct channels **out, struct err
     if (fd < 0 || fstat(fd, &st) < 0)
         return err_sys(e, "open %s", c->path);
     if (st.st_uid != 0 || (st.st_mode & 0022))
-        return err_set(
-            e, EPERM,
-            "%s: it must be a directory of root's that nobody else can write to: remove it",
-            c->path);
+        return err_set(e, EPERM, "%s: it must be a directory of root's that nobody else can write to: remove it", c->path);
     c->dir = steal_fd(&fd);
     *out = steal_ptr(c);
     return 0;
@@ -136,8 +133,7 @@ static int connect_inode(int node, int *ret_fd)
     return 0;
 }
 
-int channels_connect(const struct channels *c, uint64_t id, uint32_t port, int *ret_fd,
-                     struct err *e)
+int channels_connect(const struct channels *c, uint64_t id, uint32_t port, int *ret_fd, struct err *e)
 {
     char name[13], file[16];
     struct stat st;
@@ -146,19 +142,16 @@ int channels_connect(const struct channels *c, uint64_t id, uint32_t port, int *
     AUTO_CLOSE int dir = openat(c->dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     AUTO_CLOSE int node = dir < 0 ? -1 : openat(dir, file, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (node < 0 && errno == ENOENT)
-        return err_set(e, ECONNREFUSED, "connect to %s of sandbox %s: it has no virtual machine",
-                       file, name);
+        return err_set(e, ECONNREFUSED, "connect to %s of sandbox %s: it has no virtual machine", file, name);
     if (node < 0 || fstat(node, &st) < 0)
         return err_sys(e, "connect to %s of sandbox %s", file, name);
     if (!S_ISSOCK(st.st_mode))
         return err_set(e, ENOTSOCK, "connect to %s of sandbox %s: it is not a socket", file, name);
     int rc = connect_inode(node, ret_fd);
-    return rc < 0 ? err_set(e, -rc, "connect to %s of sandbox %s: %s", file, name, strerror(-rc))
-                  : 0;
+    return rc < 0 ? err_set(e, -rc, "connect to %s of sandbox %s: %s", file, name, strerror(-rc)) : 0;
 }
 
-int channels_each(const struct channels *c, void (*cb)(void *user, uint64_t id, uid_t uid),
-                  void *user, struct err *e)
+int channels_each(const struct channels *c, void (*cb)(void *user, uint64_t id, uid_t uid), void *user, struct err *e)
 {
     int fd = openat(c->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -171,8 +164,8 @@ int channels_each(const struct channels *c, void (*cb)(void *user, uint64_t id, 
     for (struct dirent *d; (d = readdir(dir));) {
         uint64_t id;
         struct stat st;
-        if (str_parse_id(d->d_name, strlen(d->d_name), &id) == 0 && id &&
-            fstatat(c->dir, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
+        if (str_parse_id(d->d_name, strlen(d->d_name), &id) == 0 && id && fstatat(c->dir, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISDIR(st.st_mode))
             cb(user, id, st.st_gid);
     }
     closedir(dir);

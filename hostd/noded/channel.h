@@ -39,10 +39,8 @@ int channels_dir(const struct channels *c, uint64_t id);
 void channels_path(const struct channels *c, uint64_t id, uint32_t port, char out[PATH_MAX]);
 /* A connected, non-blocking descriptor. ECONNREFUSED when nobody listens, EAGAIN when another
  * client is being waited for. */
-int channels_connect(const struct channels *c, uint64_t id, uint32_t port, int *ret_fd,
-                     struct err *e);
+int channels_connect(const struct channels *c, uint64_t id, uint32_t port, int *ret_fd, struct err *e);
 /* Calls back for each directory that there is. */
-int channels_each(const struct channels *c, void (*cb)(void *user, uint64_t id, uid_t uid),
-                  void *user, struct err *e);
+int channels_each(const struct channels *c, void (*cb)(void *user, uint64_t id, uid_t uid), void *user, struct err *e);
 
 #endif

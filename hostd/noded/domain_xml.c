@@ -34,8 +34,7 @@
  * kernel's cryptography are two thirds of the instructions of a boot. A panic resets, which ends
  * the domain even when the guest has no pvpanic driver.
  */
-#define CMDLINE                                                                                    \
-    "quiet loglevel=0 panic=-1 tsc=reliable no_timer_check cryptomgr.notests rdinit=/init"
+#define CMDLINE "quiet loglevel=0 panic=-1 tsc=reliable no_timer_check cryptomgr.notests rdinit=/init"
 
 /* Emulated CPUs do not speculate, and the kernel's page table isolation would empty the emulator's
  * TLB at every system call. */
@@ -50,17 +49,10 @@ static void put_text(FILE *f, const char *s)
 {
     for (; *s; s++)
         switch (*s) {
-        case '&':
-            fputs("&amp;", f);
-            break;
-        case '<':
-            fputs("&lt;", f);
-            break;
-        case '\'':
-            fputs("&apos;", f);
-            break;
-        default:
-            fputc(*s, f);
+        case '&': fputs("&amp;", f); break;
+        case '<': fputs("&lt;", f); break;
+        case '\'': fputs("&apos;", f); break;
+        default: fputc(*s, f);
         }
 }
 
@@ -81,8 +73,7 @@ static void put_boot(FILE *f, const struct domain_spec *spec)
     }
     put(f, "<kernel>", spec->kernel, "</kernel>");
     put(f, "<initrd>", spec->initrd, "</initrd>");
-    fprintf(f, "<cmdline>%s%s%s</cmdline></os>\n", CMDLINE,
-            spec->accel == NODED_TCG ? CMDLINE_TCG : "", spec->disk ? " root=/dev/vda" : "");
+    fprintf(f, "<cmdline>%s%s%s</cmdline></os>\n", CMDLINE, spec->accel == NODED_TCG ? CMDLINE_TCG : "", spec->disk ? " root=/dev/vda" : "");
 }
 
 static void put_cpu(FILE *f, const struct domain_spec *spec)
@@ -175,11 +166,9 @@ char *domain_xml(const struct domain_spec *spec)
     FILE *f = open_memstream(&text, &size);
     if (!f)
         return NULL;
-    fprintf(f, "<domain type='%s' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>",
-            spec->accel == NODED_KVM ? "kvm" : "qemu");
+    fprintf(f, "<domain type='%s' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>", spec->accel == NODED_KVM ? "kvm" : "qemu");
     put(f, "<name>", spec->name, "</name>\n");
-    fprintf(f, "<memory unit='b'>%llu</memory><vcpu>%u</vcpu>\n", (unsigned long long)spec->memory,
-            spec->vcpus);
+    fprintf(f, "<memory unit='b'>%llu</memory><vcpu>%u</vcpu>\n", (unsigned long long)spec->memory, spec->vcpus);
     fputs("<genid/>\n", f);
     put_boot(f, spec);
     put_cpu(f, spec);

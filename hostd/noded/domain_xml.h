@@ -19,11 +19,11 @@ struct domain_spec {
     const char *kernel, *initrd; /* NULL: it waits for a state to load */
     const char *library;         /* qemu_ram.c */
     const char *ram_socket;      /* where that asks for the guest's memory */
-    const char *fill_file;   /* of a disk that may arrive later, and where qemu_fill.c asks for */
-    const char *fill_socket; /* what is missing of it. NULL: it cannot */
-    const char *disk;        /* NULL: none, and no network either */
-    const char *socket[2];   /* space.0 and space.1 */
-    uint64_t memory;         /* bytes */
+    const char *fill_file;       /* of a disk that may arrive later, and where qemu_fill.c asks for */
+    const char *fill_socket;     /* what is missing of it. NULL: it cannot */
+    const char *disk;            /* NULL: none, and no network either */
+    const char *socket[2];       /* space.0 and space.1 */
+    uint64_t memory;             /* bytes */
     uint32_t vcpus;
     enum noded_accel accel;
     uid_t uid;

@@ -126,8 +126,7 @@ static int next_item(struct cursor *c, uint64_t from, struct piece *out, struct 
         if (c->ended)
             break;
         if (!take_item(c, out))
-            return err_set(e, EIO,
-                           "read the extents of a file: the kernel's answer makes no sense");
+            return err_set(e, EIO, "read the extents of a file: the kernel's answer makes no sense");
         if (out->at && out->end > from)
             return 1;
     }
@@ -144,8 +143,7 @@ static int advance(struct cursor *c, uint64_t from, struct err *e)
         return rc;
     c->has_following = rc > 0;
     if (!c->has_following || c->following.offset > from) {
-        c->piece = (struct piece){.offset = from,
-                                  .end = c->has_following ? c->following.offset : UINT64_MAX};
+        c->piece = (struct piece){.offset = from, .end = c->has_following ? c->following.offset : UINT64_MAX};
     } else {
         c->piece = c->following;
         c->has_following = false;
@@ -177,8 +175,7 @@ static bool same(const struct piece *a, const struct piece *b, uint64_t at)
     if (a->type != b->type || a->compression != b->compression)
         return false;
     if (a->type == BTRFS_FILE_EXTENT_INLINE)
-        return a->offset == b->offset && a->len == b->len &&
-               memcmp(a->bytes, b->bytes, a->len) == 0;
+        return a->offset == b->offset && a->len == b->len && memcmp(a->bytes, b->bytes, a->len) == 0;
     return a->at == b->at && a->skip + (at - a->offset) == b->skip + (at - b->offset);
 }
 
@@ -189,12 +186,10 @@ static void flush(const struct extents_diff *d, struct noded_range *r)
     r->length = 0;
 }
 
-static void count(struct extents_diff *d, const struct piece *a, const struct piece *b, uint64_t at,
-                  uint64_t end, struct noded_range *r)
+static void count(struct extents_diff *d, const struct piece *a, const struct piece *b, uint64_t at, uint64_t end, struct noded_range *r)
 {
     uint64_t len = end - at;
-    uint64_t kind =
-        a->at && a->type != BTRFS_FILE_EXTENT_PREALLOC ? NODED_RANGE_DATA : NODED_RANGE_ZEROS;
+    uint64_t kind = a->at && a->type != BTRFS_FILE_EXTENT_PREALLOC ? NODED_RANGE_DATA : NODED_RANGE_ZEROS;
     d->held += a->at ? len : 0;
     if (same(a, b, at))
         return;

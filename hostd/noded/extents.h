@@ -12,9 +12,8 @@
 #include <stdint.h>
 
 struct extents_diff {
-    uint64_t from; /* in: where to begin, a multiple of 4096 */
-    uint64_t
-        most; /* in: stop after so many items of both files together; at least a few thousand */
+    uint64_t from;                                          /* in: where to begin, a multiple of 4096 */
+    uint64_t most;                                          /* in: stop after so many items of both files together; at least a few thousand */
     void (*range)(void *user, const struct noded_range *r); /* in: each difference; may be NULL */
     void *user;
     uint64_t held, changed, emptied; /* out: as in struct noded_reply */

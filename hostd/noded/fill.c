@@ -60,8 +60,7 @@ int fill_begin(const struct pool *p, uint64_t sandbox, enum fill_file what, stru
         return rc;
     memcpy(h.magic, FILL_MAGIC, sizeof h.magic);
     if (fstat(of, &st) < 0)
-        return err_sys(e, "look at the %s of sandbox %012llx", f->name,
-                       (unsigned long long)sandbox);
+        return err_sys(e, "look at the %s of sandbox %012llx", f->name, (unsigned long long)sandbox);
     h.size = (uint64_t)st.st_size;
     uint64_t chunks = (h.size + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
     if (ftruncate(fd, (off_t)(FILL_BITS + chunks / 8 + 1)) < 0)
@@ -73,16 +72,15 @@ int fill_begin(const struct pool *p, uint64_t sandbox, enum fill_file what, stru
 
 static bool read_header(int fd, struct fill_header *out)
 {
-    return pread(fd, out, sizeof *out, 0) == (ssize_t)sizeof *out &&
-           memcmp(out->magic, FILL_MAGIC, sizeof out->magic) == 0 && out->version == FILL_VERSION;
+    return pread(fd, out, sizeof *out, 0) == (ssize_t)sizeof *out && memcmp(out->magic, FILL_MAGIC, sizeof out->magic) == 0 &&
+           out->version == FILL_VERSION;
 }
 
 enum fill_state fill_state_of(const struct pool *p, struct pool_object o, enum fill_file what)
 {
     struct fill_header h;
     AUTO_CLOSE int fd = -1;
-    if (o.kind != NODED_SANDBOX || pool_file_open(p, o, files[what].bits, false, &fd, NULL) < 0 ||
-        !read_header(fd, &h))
+    if (o.kind != NODED_SANDBOX || pool_file_open(p, o, files[what].bits, false, &fd, NULL) < 0 || !read_header(fd, &h))
         return FILL_IDLE;
     return (enum fill_state)h.state;
 }
@@ -91,8 +89,7 @@ int fill_refuse(const struct pool *p, struct pool_object o, const char *what, st
 {
     for (enum fill_file f = FILL_DISK; f < FILL_FILES; f++)
         if (fill_state_of(p, o, f) == FILL_RUNS)
-            return err_set(e, EBUSY, "%s sandbox %012llx: its %s has not arrived yet", what,
-                           (unsigned long long)o.id, files[f].name);
+            return err_set(e, EBUSY, "%s sandbox %012llx: its %s has not arrived yet", what, (unsigned long long)o.id, files[f].name);
     return 0;
 }
 
@@ -114,11 +111,9 @@ int fill_complete(const struct pool *p, uint64_t sandbox, enum fill_file what, s
     if (state == FILL_COMPLETE)
         return 0;
     if (state != FILL_RUNS)
-        return err_set(e, EINVAL, "sandbox %012llx: its %s does not arrive from anywhere",
-                       (unsigned long long)sandbox, files[what].name);
+        return err_set(e, EINVAL, "sandbox %012llx: its %s does not arrive from anywhere", (unsigned long long)sandbox, files[what].name);
     int rc = what == FILL_DISK ? write_out(p, sandbox, e) : 0;
     if (rc == 0)
         rc = pool_file_open(p, object(sandbox), files[what].bits, true, &fd, e);
-    return rc < 0 ? rc
-                  : put(fd, &complete, sizeof complete, offsetof(struct fill_header, state), e);
+    return rc < 0 ? rc : put(fd, &complete, sizeof complete, offsetof(struct fill_header, state), e);
 }

@@ -50,8 +50,7 @@ bool head_id_none(const struct head_id *id)
 
 int head_id_new(struct head_id *out, struct err *e)
 {
-    return getrandom(out, sizeof *out, 0) == (ssize_t)sizeof *out ? 0
-                                                                  : err_sys(e, "make a head's id");
+    return getrandom(out, sizeof *out, 0) == (ssize_t)sizeof *out ? 0 : err_sys(e, "make a head's id");
 }
 
 /* 0, -EIO at the end of the file (errno set), or -errno. */
@@ -88,19 +87,17 @@ static const char *kind_name(const struct head *h)
 
 static int damaged(const struct head *h, struct err *e, const char *what)
 {
-    return err_set(
-        e, EBADMSG,
-        "%s %012llx cannot be loaded: %s; it is damaged: take another one, or start from "
-        "its disk alone",
-        kind_name(h), (unsigned long long)h->object.id, what);
+    return err_set(e, EBADMSG,
+                   "%s %012llx cannot be loaded: %s; it is damaged: take another one, or start from "
+                   "its disk alone",
+                   kind_name(h), (unsigned long long)h->object.id, what);
 }
 
 static int unreadable(const struct head *h, struct err *e, const char *file)
 {
     if (errno == EIO)
         return damaged(h, e, file);
-    return err_sys(e, "read %s of %s %012llx", file, kind_name(h),
-                   (unsigned long long)h->object.id);
+    return err_sys(e, "read %s of %s %012llx", file, kind_name(h), (unsigned long long)h->object.id);
 }
 
 /* ---- opening ---- */
@@ -136,9 +133,8 @@ static int check_header(const struct head *h, struct err *e)
                        "%s %012llx cannot be loaded: its format is version %u, this space-noded "
                        "knows %u",
                        kind_name(h), (unsigned long long)h->object.id, m->version, HEAD_VERSION);
-    if (!m->memory || m->memory % HEAD_PAGE || m->table_bytes != m->memory / HEAD_PAGE * 8 ||
-        m->state_bytes > STATE_MAX || !text_ends(m->machine, sizeof m->machine) ||
-        !text_ends(m->cpu, sizeof m->cpu) || !text_ends(m->devices, sizeof m->devices) ||
+    if (!m->memory || m->memory % HEAD_PAGE || m->table_bytes != m->memory / HEAD_PAGE * 8 || m->state_bytes > STATE_MAX ||
+        !text_ends(m->machine, sizeof m->machine) || !text_ends(m->cpu, sizeof m->cpu) || !text_ends(m->devices, sizeof m->devices) ||
         !text_ends(m->qemu, sizeof m->qemu))
         return damaged(h, e, "meta contradicts itself");
     return 0;
@@ -209,13 +205,10 @@ int head_open(const struct pool *p, struct pool_object o, struct head *out, stru
 static int64_t version_number(const char *text)
 {
     unsigned a, b, c;
-    return sscanf(text, "%4u.%4u.%4u", &a, &b, &c) == 3
-               ? (int64_t)a * 100000000 + (int64_t)b * 10000 + c
-               : -1;
+    return sscanf(text, "%4u.%4u.%4u", &a, &b, &c) == 3 ? (int64_t)a * 100000000 + (int64_t)b * 10000 + c : -1;
 }
 
-static int foreign(const struct head *h, struct err *e, const char *what, const char *its,
-                   const char *ours)
+static int foreign(const struct head *h, struct err *e, const char *what, const char *its, const char *ours)
 {
     return err_set(e, ENOEXEC,
                    "%s %012llx cannot be loaded: it was made with %s %s, this host has %s; start "

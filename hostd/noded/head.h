@@ -26,9 +26,9 @@ struct heads;
 struct heads *heads_create(void);
 
 /* Zero descriptors are -1. */
-#define HEAD_INIT                                                                                  \
-    {                                                                                              \
-        .ram = -1, .meta = -1, .state = -1                                                         \
+#define HEAD_INIT                                                                                                                                    \
+    {                                                                                                                                                \
+        .ram = -1, .meta = -1, .state = -1                                                                                                           \
     }
 void head_close(struct head *h);
 #define AUTO_HEAD __attribute__((cleanup(head_close)))

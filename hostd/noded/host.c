@@ -36,14 +36,11 @@ static void prepare_kvm(void)
     if ((st.st_mode & 0006) == 0006 || (st.st_gid == gid && (st.st_mode & 0060) == 0060))
         return;
     if (!gid) {
-        log_warn("%s is not open to QEMU and there is no group `kvm` to give it to: make the group",
-                 KVM_NODE);
+        log_warn("%s is not open to QEMU and there is no group `kvm` to give it to: make the group", KVM_NODE);
         return;
     }
-    if (fchownat(fd, "", (uid_t)-1, gid, AT_EMPTY_PATH) < 0 ||
-        fchmodat(AT_FDCWD, KVM_NODE, 0660, 0) < 0)
-        log_warn("give %s to group kvm, mode 0660: %s; libvirt may need a minute for every start",
-                 KVM_NODE, strerror(errno));
+    if (fchownat(fd, "", (uid_t)-1, gid, AT_EMPTY_PATH) < 0 || fchmodat(AT_FDCWD, KVM_NODE, 0660, 0) < 0)
+        log_warn("give %s to group kvm, mode 0660: %s; libvirt may need a minute for every start", KVM_NODE, strerror(errno));
     else
         log_info("%s now belongs to group kvm, mode 0660", KVM_NODE);
 }
@@ -59,8 +56,7 @@ static void prepare_libvirt_state(void)
     if ((st.st_mode & 0111) == 0111)
         return;
     if (fchmod(fd, (st.st_mode & 07777) | 0111) < 0)
-        log_warn("make %s traversable (0711), which every QEMU needs: %s", LIBVIRT_STATE,
-                 strerror(errno));
+        log_warn("make %s traversable (0711), which every QEMU needs: %s", LIBVIRT_STATE, strerror(errno));
     else
         log_info("%s is now traversable, as a QEMU under its own uid needs", LIBVIRT_STATE);
 }
@@ -95,8 +91,7 @@ void host_find_library(char out[PATH_MAX])
     *strrchr(self, '/') = 0;
     snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 32, self, HOST_LIBRARY);
     if (!open_to_all(out))
-        log_warn("%s is not there, or not to be read by every user: no virtual machine will start",
-                 out);
+        log_warn("%s is not there, or not to be read by every user: no virtual machine will start", out);
 }
 
 static bool kvm_usable(gid_t gid)
@@ -150,8 +145,7 @@ void host_read_facts(struct host_facts *out)
 {
     struct utsname uts;
     *out = (struct host_facts){0};
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE),
-         cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE), cpus = sysconf(_SC_NPROCESSORS_ONLN);
     if (pages > 0 && page > 0)
         out->memory = (uint64_t)pages * (uint64_t)page;
     if (cpus > 0)

@@ -103,8 +103,7 @@ static int drop_capabilities(void)
         {.effective = (uint32_t)keep, .permitted = (uint32_t)keep},
         {.effective = (uint32_t)(keep >> 32), .permitted = (uint32_t)(keep >> 32)},
     };
-    if (syscall(SYS_capset, &head, data) < 0 ||
-        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
+    if (syscall(SYS_capset, &head, data) < 0 || prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
         return -errno;
     return 0;
 }
@@ -115,19 +114,16 @@ static int allow_below(int rules, const char *path, uint64_t access)
     if (fd < 0)
         return errno == ENOENT ? 0 : -errno;
     struct landlock_path_beneath_attr below = {.allowed_access = access, .parent_fd = fd};
-    return syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0 ? -errno
-                                                                                            : 0;
+    return syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &below, 0) < 0 ? -errno : 0;
 }
 
 /* Reading is left alone: libvirt's client reads its configuration, and NSS what it likes. */
 static int restrict_writing(const char *const writable[])
 {
     const struct landlock_ruleset_attr all = {
-        .handled_access_fs = LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_DIR |
-                             LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_CHAR |
-                             LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG |
-                             LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO |
-                             LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM};
+        .handled_access_fs = LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE |
+                             LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK |
+                             LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM};
     AUTO_CLOSE int rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof all, 0);
     if (rules < 0 && (errno == ENOSYS || errno == EOPNOTSUPP)) {
         log_info("this kernel has no Landlock: space-noded could write anywhere");
@@ -154,8 +150,7 @@ static int install_filter(void)
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32, (uint8_t)(FORBIDDEN + 1), 0),
     };
     for (size_t i = 0; i < FORBIDDEN; i++)
-        f[HEAD + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, forbidden[i],
-                                                   (uint8_t)(FORBIDDEN - i), 0);
+        f[HEAD + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, forbidden[i], (uint8_t)(FORBIDDEN - i), 0);
     f[SIZE - 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     f[SIZE - 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
     struct sock_fprog prog = {SIZE, f};

@@ -65,8 +65,7 @@ static void seed(struct node *n, uint64_t id, uid_t uid)
 {
     uint64_t stale;
     if (uid < n->config.uid_base || slots_take(n->slots, uid - n->config.uid_base, id, &stale) < 0)
-        log_warn("sandbox %012llx has uid %u, which is not free or not one of ours",
-                 (unsigned long long)id, uid);
+        log_warn("sandbox %012llx has uid %u, which is not free or not one of ours", (unsigned long long)id, uid);
 }
 
 static void seed_channel(void *user, uint64_t id, uid_t uid)
@@ -98,9 +97,7 @@ static int find_user(const char *name, uid_t *out, struct err *e)
     errno = 0;
     const struct passwd *p = getpwnam(name);
     if (!p)
-        return err_set(e, ENOENT,
-                       "there is no user `%s` (`user` in the configuration): useradd --system %s",
-                       name, name);
+        return err_set(e, ENOENT, "there is no user `%s` (`user` in the configuration): useradd --system %s", name, name);
     *out = p->pw_uid;
     return 0;
 }
@@ -127,8 +124,7 @@ static int open_parts(struct noded *d, struct err *e)
     host_find_library(n->library);
     n->faults = open(NODE_FAULTS, O_RDWR | O_CLOEXEC);
     if (n->faults < 0)
-        log_info("open " NODE_FAULTS ": %s; memory is fetched before its guest runs",
-                 strerror(errno));
+        log_info("open " NODE_FAULTS ": %s; memory is fetched before its guest runs", strerror(errno));
     rc = run < 0 ? run : channels_open(run, n->config.run, &n->channels, e);
     if (rc == 0)
         rc = ramfds_open(run, n->config.run, &n->ramfds, e);
@@ -206,16 +202,14 @@ static int start_loop(struct noded *d, struct err *e)
     uv_signal_start(&d->term, on_signal, SIGTERM);
     uv_signal_start(&d->interrupt, on_signal, SIGINT);
     uv_timer_start(&d->patience, on_patience, FIRST_TRY_MSEC, 0);
-    return vms_open(&d->loop, d->node.config.libvirt, d->node.config.vm_prefix, &hooks,
-                    &d->node.vms, e);
+    return vms_open(&d->loop, d->node.config.libvirt, d->node.config.vm_prefix, &hooks, &d->node.vms, e);
 }
 
 /* What is allocated here lives as long as the process. */
 static int run(const char *config, struct err *e)
 {
     struct noded *d = calloc(1, sizeof *d);
-    int rc =
-        d ? config_load(config, &d->node.config, e) : err_set(e, ENOMEM, "start: out of memory");
+    int rc = d ? config_load(config, &d->node.config, e) : err_set(e, ENOMEM, "start: out of memory");
     if (rc < 0)
         return rc;
     if (geteuid() != 0)
@@ -234,8 +228,7 @@ static int run(const char *config, struct err *e)
         return rc;
     uv_loop_init(&d->loop);
     rc = open_parts(d, e);
-    const char *const writable[] = {d->node.config.pool, d->node.config.run, HOST_LIBVIRT_LOGS,
-                                    NULL};
+    const char *const writable[] = {d->node.config.pool, d->node.config.run, HOST_LIBVIRT_LOGS, NULL};
     if (rc == 0)
         rc = isolate(writable, e);
     if (rc == 0)
@@ -245,12 +238,11 @@ static int run(const char *config, struct err *e)
     return rc;
 }
 
-static const char usage[] =
-    "usage: space-noded [--config FILE] [--debug]\n"
-    "Does what only root can do for space-hostd: subvolumes and virtual machines.\n"
-    "  --config FILE  default " CONFIG_PATH_DEFAULT "\n"
-    "  --debug        log more\n"
-    "  --version\n  --help\n";
+static const char usage[] = "usage: space-noded [--config FILE] [--debug]\n"
+                            "Does what only root can do for space-hostd: subvolumes and virtual machines.\n"
+                            "  --config FILE  default " CONFIG_PATH_DEFAULT "\n"
+                            "  --debug        log more\n"
+                            "  --version\n  --help\n";
 
 int main(int argc, char **argv)
 {

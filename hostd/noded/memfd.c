@@ -43,9 +43,7 @@ int memfd_seal(struct memfd *m, int *ret_fd, struct err *e)
     if (!m->error && fd < 0)
         m->error = errno;
     memfd_drop(m);
-    if (!m->error &&
-        (lseek(fd, 0, SEEK_SET) < 0 ||
-         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0))
+    if (!m->error && (lseek(fd, 0, SEEK_SET) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0))
         m->error = errno;
     if (m->error) {
         errno = m->error;

@@ -120,8 +120,7 @@ static int gone(const char *what, struct err *e)
     return err_set(e, EPIPE, "%s: the memory helper is gone", what);
 }
 
-static int receive(int sock, const struct memory_request *q, struct memory_reply *rep,
-                   const char *what, struct err *e)
+static int receive(int sock, const struct memory_request *q, struct memory_reply *rep, const char *what, struct err *e)
 {
     ssize_t n;
     do
@@ -129,13 +128,10 @@ static int receive(int sock, const struct memory_request *q, struct memory_reply
     while (n < 0 && errno == EINTR);
     if (n != (ssize_t)sizeof *rep)
         return gone(what, e);
-    return rep->error < 0 ? err_set(e, -rep->error, "%s of QEMU %d: %s", what, (int)q->pid,
-                                    strerror(-rep->error))
-                          : 0;
+    return rep->error < 0 ? err_set(e, -rep->error, "%s of QEMU %d: %s", what, (int)q->pid, strerror(-rep->error)) : 0;
 }
 
-static int call(struct memory *m, const struct memory_request *q, const int *fds,
-                struct memory_reply *rep, const char *what, struct err *e)
+static int call(struct memory *m, const struct memory_request *q, const int *fds, struct memory_reply *rep, const char *what, struct err *e)
 {
     int i = take(m);
     int rc = transmit(m->sock[i], q, fds) ? receive(m->sock[i], q, rep, what, e) : gone(what, e);
@@ -145,12 +141,7 @@ static int call(struct memory *m, const struct memory_request *q, const int *fds
 
 static struct memory_request request(enum memory_op op, const struct memory_target *t)
 {
-    return (struct memory_request){.op = op,
-                                   .pid = t->pid,
-                                   .uid = t->uid,
-                                   .start_time = t->start_time,
-                                   .address = t->address,
-                                   .length = t->length};
+    return (struct memory_request){.op = op, .pid = t->pid, .uid = t->uid, .start_time = t->start_time, .address = t->address, .length = t->length};
 }
 
 int memory_identify(struct memory *m, struct memory_target *t, struct err *e)
@@ -163,9 +154,8 @@ int memory_identify(struct memory *m, struct memory_target *t, struct err *e)
     return rc;
 }
 
-int memory_save(struct memory *m, const struct memory_target *t, int ram, int table_fd,
-                uint64_t table, memory_copied *copied, void *user, uint64_t *ret_pages,
-                uint64_t *ret_written, struct err *e)
+int memory_save(struct memory *m, const struct memory_target *t, int ram, int table_fd, uint64_t table, memory_copied *copied, void *user,
+                uint64_t *ret_pages, uint64_t *ret_written, struct err *e)
 {
     static const char what[] = "save the memory";
     struct memory_request q = request(MEMORY_SAVE, t);
@@ -173,9 +163,7 @@ int memory_save(struct memory *m, const struct memory_target *t, int ram, int ta
     struct err why = {0};
     q.table = table;
     int i = take(m), then = 0;
-    int rc = transmit(m->sock[i], &q, (const int[MEMORY_FDS]){ram, table_fd})
-                 ? receive(m->sock[i], &q, &rep, what, e)
-                 : gone(what, e);
+    int rc = transmit(m->sock[i], &q, (const int[MEMORY_FDS]){ram, table_fd}) ? receive(m->sock[i], &q, &rep, what, e) : gone(what, e);
     if (rc == 0) {
         then = copied(user, &why);
         rc = receive(m->sock[i], &q, &rep, what, e);
@@ -186,8 +174,7 @@ int memory_save(struct memory *m, const struct memory_target *t, int ram, int ta
     return rc < 0 ? rc : then < 0 ? err_set(e, why.code, "%s", why.msg) : 0;
 }
 
-int memory_load(struct memory *m, const struct memory_target *t, int ram, int table_fd,
-                uint64_t table, uint64_t *ret_pages, struct err *e)
+int memory_load(struct memory *m, const struct memory_target *t, int ram, int table_fd, uint64_t table, uint64_t *ret_pages, struct err *e)
 {
     struct memory_request q = request(MEMORY_LOAD, t);
     struct memory_reply rep;
@@ -198,8 +185,7 @@ int memory_load(struct memory *m, const struct memory_target *t, int ram, int ta
     return rc;
 }
 
-int memory_pss(struct memory *m, const struct memory_target *t, uint64_t *ret_pss,
-               uint64_t *ret_anon, struct err *e)
+int memory_pss(struct memory *m, const struct memory_target *t, uint64_t *ret_pss, uint64_t *ret_anon, struct err *e)
 {
     struct memory_request q = request(MEMORY_PSS, t);
     struct memory_reply rep;

@@ -44,17 +44,14 @@ int memory_identify(struct memory *m, struct memory_target *t, struct err *e);
  * returns is returned when nothing else failed.
  */
 typedef int memory_copied(void *user, struct err *e);
-int memory_save(struct memory *m, const struct memory_target *t, int ram, int table_fd,
-                uint64_t table, memory_copied *copied, void *user, uint64_t *ret_pages,
-                uint64_t *ret_written, struct err *e);
+int memory_save(struct memory *m, const struct memory_target *t, int ram, int table_fd, uint64_t table, memory_copied *copied, void *user,
+                uint64_t *ret_pages, uint64_t *ret_written, struct err *e);
 
 /* Writes the flagged pages of `ram` into QEMU. EBADMSG when one is not what its entry says. */
-int memory_load(struct memory *m, const struct memory_target *t, int ram, int table_fd,
-                uint64_t table, uint64_t *ret_pages, struct err *e);
+int memory_load(struct memory *m, const struct memory_target *t, int ram, int table_fd, uint64_t table, uint64_t *ret_pages, struct err *e);
 
 /* Proportional set size of the process, in bytes, and its anonymous part. */
-int memory_pss(struct memory *m, const struct memory_target *t, uint64_t *ret_pss,
-               uint64_t *ret_anon, struct err *e);
+int memory_pss(struct memory *m, const struct memory_target *t, uint64_t *ret_pss, uint64_t *ret_anon, struct err *e);
 
 /* Ends the process at once, whatever it hangs in. */
 int memory_kill(struct memory *m, const struct memory_target *t, struct err *e);

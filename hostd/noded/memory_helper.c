@@ -18,8 +18,8 @@
 #include "hostd/noded/head_format.h"
 #include "hostd/noded/memory.h"
 
-#include "base/log.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -174,8 +174,7 @@ static bool has_memory(const struct target *t)
 
 /* ---- copying ---- */
 
-static int transfer(ssize_t (*move)(int, void *, size_t, off_t), int fd, void *buf, size_t len,
-                    uint64_t at)
+static int transfer(ssize_t (*move)(int, void *, size_t, off_t), int fd, void *buf, size_t len, uint64_t at)
 {
     for (size_t done = 0; done < len;) {
         ssize_t n = move(fd, (uint8_t *)buf + done, len - done, (off_t)(at + done));
@@ -247,8 +246,7 @@ static int write_pages(struct copy *c, uint64_t chunk, uint32_t from, uint32_t t
         bool wanted = k < to && differs(pages + (size_t)k * HEAD_PAGE, &table[staged[k] - chunk]);
         bool joins = wanted && (k == start || staged[k] == staged[k - 1] + 1);
         if (!joins && k > start) {
-            rc = transfer(put, c->ram, pages + (size_t)start * HEAD_PAGE,
-                          (size_t)(k - start) * HEAD_PAGE, staged[start] * HEAD_PAGE);
+            rc = transfer(put, c->ram, pages + (size_t)start * HEAD_PAGE, (size_t)(k - start) * HEAD_PAGE, staged[start] * HEAD_PAGE);
             c->rep->written += k - start;
         }
         if (!joins)
@@ -283,8 +281,7 @@ static int read_memory(const struct copy *c, uint64_t page, uint8_t *to, uint32_
 {
     uint64_t at = c->q->address + page * HEAD_PAGE;
     for (size_t done = 0, all = (size_t)len * HEAD_PAGE; done < all;) {
-        struct iovec local = {to + done, all - done},
-                     remote = {(void *)(uintptr_t)(at + done), all - done};
+        struct iovec local = {to + done, all - done}, remote = {(void *)(uintptr_t)(at + done), all - done};
         ssize_t n = process_vm_readv(c->q->pid, &local, 1, &remote, 1, 0);
         if (n <= 0)
             return n < 0 ? -errno : -EIO;
@@ -307,8 +304,7 @@ static int stage(struct copy *c, uint64_t page, uint32_t len)
 
 static int save_chunk(struct copy *c, uint64_t first, uint32_t n)
 {
-    int rc = transfer(pread, c->file, pagemap, n * sizeof pagemap[0],
-                      (c->q->address / HEAD_PAGE + first) * sizeof pagemap[0]);
+    int rc = transfer(pread, c->file, pagemap, n * sizeof pagemap[0], (c->q->address / HEAD_PAGE + first) * sizeof pagemap[0]);
     for (uint32_t i = 0; i < n && rc == 0;) {
         uint32_t len = run_length(pagemap, is_changed, i, n);
         if (len)
@@ -323,8 +319,7 @@ static int load_run(struct copy *c, uint64_t first, uint32_t i, uint32_t len)
     uint64_t at = (first + i) * HEAD_PAGE;
     int rc = transfer(pread, c->ram, pages, (size_t)len * HEAD_PAGE, at);
     for (uint32_t k = 0; k < len && rc == 0; k++)
-        if (table[i + k] !=
-            (head_entry(XXH3_64bits(pages + (size_t)k * HEAD_PAGE, HEAD_PAGE)) | HEAD_CHANGED))
+        if (table[i + k] != (head_entry(XXH3_64bits(pages + (size_t)k * HEAD_PAGE, HEAD_PAGE)) | HEAD_CHANGED))
             rc = -EBADMSG;
     if (rc == 0)
         rc = transfer(put, c->file, pages, (size_t)len * HEAD_PAGE, c->q->address + at);
@@ -334,8 +329,7 @@ static int load_run(struct copy *c, uint64_t first, uint32_t i, uint32_t len)
 
 static int load_chunk(struct copy *c, uint64_t first, uint32_t n)
 {
-    int rc = transfer(pread, c->table, table, n * sizeof table[0],
-                      c->q->table + first * sizeof table[0]);
+    int rc = transfer(pread, c->table, table, n * sizeof table[0], c->q->table + first * sizeof table[0]);
     for (uint32_t i = 0; i < n && rc == 0;) {
         uint32_t len = run_length(table, is_flagged, i, n);
         if (len)
@@ -354,17 +348,12 @@ static void reply(int sock, const struct memory_reply *rep)
 static int copy(const struct target *t, int sock, const int *fds, struct memory_reply *rep)
 {
     bool save = t->q->op == MEMORY_SAVE;
-    if (fds[MEMORY_FD_RAM] < 0 || fds[MEMORY_FD_TABLE] < 0 || t->q->address % HEAD_PAGE ||
-        t->q->length % HEAD_PAGE)
+    if (fds[MEMORY_FD_RAM] < 0 || fds[MEMORY_FD_TABLE] < 0 || t->q->address % HEAD_PAGE || t->q->length % HEAD_PAGE)
         return -EINVAL;
     AUTO_CLOSE int file = open_as_target(t, save ? "pagemap" : "mem", save ? O_RDONLY : O_RDWR);
     if (file < 0)
         return file == -EACCES && !has_memory(t) ? -ESRCH : file;
-    struct copy c = {.file = file,
-                     .ram = fds[MEMORY_FD_RAM],
-                     .table = fds[MEMORY_FD_TABLE],
-                     .q = t->q,
-                     .rep = rep};
+    struct copy c = {.file = file, .ram = fds[MEMORY_FD_RAM], .table = fds[MEMORY_FD_TABLE], .q = t->q, .rep = rep};
     uint64_t count = t->q->length / HEAD_PAGE;
     int rc = 0;
     for (uint64_t first = 0; first < count && rc == 0; first += CHUNK) {
@@ -434,10 +423,7 @@ static void serve(int sock)
     } control;
     struct memory_request q;
     struct iovec iov = {&q, sizeof q};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     int fds[MEMORY_FDS] = {-1, -1};
     ssize_t got = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR)
@@ -456,25 +442,20 @@ static void serve(int sock)
 
 static bool become_nobody(void)
 {
-    const uint64_t keep =
-        1ull << CAP_SYS_PTRACE | 1ull << CAP_KILL | 1ull << CAP_SETUID | 1ull << CAP_SETGID;
+    const uint64_t keep = 1ull << CAP_SYS_PTRACE | 1ull << CAP_KILL | 1ull << CAP_SETUID | 1ull << CAP_SETGID;
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct data[2] = {
-        {.effective = (uint32_t)keep, .permitted = (uint32_t)keep}};
+    struct __user_cap_data_struct data[2] = {{.effective = (uint32_t)keep, .permitted = (uint32_t)keep}};
     for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
         if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
             return false;
-    return prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) == 0 && setgroups(0, NULL) == 0 &&
-           setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0 &&
-           syscall(SYS_capset, &head, data) == 0 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
+    return prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) == 0 && setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 &&
+           setresuid(NOBODY, NOBODY, NOBODY) == 0 && syscall(SYS_capset, &head, data) == 0 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
 }
 
-#define LOAD(field)                                                                                \
-    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, field))
-#define RETURN(what)  BPF_STMT(BPF_RET | BPF_K, (what))
-#define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), RETURN(SECCOMP_RET_ALLOW)
-#define DENY_UNLESS(jump, value)                                                                   \
-    BPF_JUMP(BPF_JMP | (jump) | BPF_K, (value), 1, 0), RETURN(SECCOMP_RET_KILL_PROCESS)
+#define LOAD(field)              BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, field))
+#define RETURN(what)             BPF_STMT(BPF_RET | BPF_K, (what))
+#define ALLOW(number)            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), RETURN(SECCOMP_RET_ALLOW)
+#define DENY_UNLESS(jump, value) BPF_JUMP(BPF_JMP | (jump) | BPF_K, (value), 1, 0), RETURN(SECCOMP_RET_KILL_PROCESS)
 
 /* What is not in here ends the process. */
 static bool install_filter(uid_t uid_base, uint32_t uid_count)
@@ -516,8 +497,7 @@ static bool install_filter(uid_t uid_base, uint32_t uid_count)
         RETURN(SECCOMP_RET_ALLOW),
     };
     struct sock_fprog prog = {sizeof f / sizeof f[0], f};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) == 0;
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) == 0;
 }
 
 _Noreturn void memory_helper(int sock, uid_t uid_base, uint32_t uid_count)
@@ -525,15 +505,12 @@ _Noreturn void memory_helper(int sock, uid_t uid_base, uint32_t uid_count)
     const struct rlimit none = {0, 0};
     prctl(PR_SET_NAME, "noded-memory", 0, 0, 0);
     setpriority(PRIO_PROCESS, 0, -10); /* some guest stands still meanwhile */
-    if (setrlimit(RLIMIT_CORE, &none) < 0 || chroot("/proc") < 0 || chdir("/") < 0 ||
-        !become_nobody() || prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0) < 0 ||
+    if (setrlimit(RLIMIT_CORE, &none) < 0 || chroot("/proc") < 0 || chdir("/") < 0 || !become_nobody() || prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0) < 0 ||
         !install_filter(uid_base, uid_count)) {
-        log_error("confine a memory helper: %s (does it have CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID?)",
-                  strerror(errno));
+        log_error("confine a memory helper: %s (does it have CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID?)", strerror(errno));
         _exit(1);
     }
-    madvise(pages, sizeof pages,
-            MADV_HUGEPAGE); /* a fault for each page takes as long as its copy */
+    madvise(pages, sizeof pages, MADV_HUGEPAGE); /* a fault for each page takes as long as its copy */
     for (;;)
         serve(sock);
 }

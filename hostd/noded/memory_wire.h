@@ -10,11 +10,11 @@
 
 enum memory_op {
     MEMORY_IDENTIFY = 1, /* answers start_time of the process */
-    MEMORY_SAVE, /* copies changed pages: descriptors RAM, TABLE. The first answer comes when
+    MEMORY_SAVE,         /* copies changed pages: descriptors RAM, TABLE. The first answer comes when
                     the process's memory is not needed any more */
-    MEMORY_LOAD, /* copies flagged pages back: descriptors RAM, TABLE */
-    MEMORY_PSS,  /* answers pss, pss_anon */
-    MEMORY_KILL, /* SIGKILL */
+    MEMORY_LOAD,         /* copies flagged pages back: descriptors RAM, TABLE */
+    MEMORY_PSS,          /* answers pss, pss_anon */
+    MEMORY_KILL,         /* SIGKILL */
 };
 
 /* Descriptors of SAVE and LOAD, in this order. */

@@ -62,10 +62,7 @@ static ssize_t receive(int sock, struct net_reply *rep, int fds[NET_FDS])
         char space[CMSG_SPACE(NET_FDS * sizeof(int))];
     } control = {0};
     struct iovec iov = {rep, sizeof *rep};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n;
     do
         n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
@@ -84,8 +81,7 @@ static int gone(struct err *e)
     return err_set(e, EPIPE, "the network helper is gone");
 }
 
-static int call(struct net *n, const struct net_request *q, struct net_reply *rep, int fds[NET_FDS],
-                struct err *e)
+static int call(struct net *n, const struct net_request *q, struct net_reply *rep, int fds[NET_FDS], struct err *e)
 {
     fds[0] = fds[1] = -1;
     pthread_mutex_lock(&n->lock);
@@ -98,9 +94,7 @@ static int call(struct net *n, const struct net_request *q, struct net_reply *re
     rep->what[sizeof rep->what - 1] = 0;
     if (rep->error == 0 && (fds[0] < 0 || (rep->fds > 1 && fds[1] < 0)))
         return err_set(e, EMFILE, "the descriptors of a guest's network did not arrive");
-    return rep->error < 0 ? err_set(e, -rep->error, "a guest's network: %s: %s", rep->what,
-                                    strerror(-rep->error))
-                          : 0;
+    return rep->error < 0 ? err_set(e, -rep->error, "a guest's network: %s: %s", rep->what, strerror(-rep->error)) : 0;
 }
 
 int net_create(struct net *n, int *ret_tap, int *ret_ns, uint64_t *ret_number, struct err *e)

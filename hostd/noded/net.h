@@ -32,8 +32,7 @@ int net_create(struct net *n, int *ret_tap, int *ret_ns, uint64_t *ret_number, s
  * EADDRINUSE while somebody holds the one of before. ESRCH when the process is gone, or holds
  * another namespace.
  */
-int net_socket(struct net *n, pid_t pid, uint64_t number, uint32_t port, int *ret_fd,
-               struct err *e);
+int net_socket(struct net *n, pid_t pid, uint64_t number, uint32_t port, int *ret_fd, struct err *e);
 
 /* The main function of the helper; net.c forks it. */
 _Noreturn void net_helper(int sock);

@@ -84,17 +84,15 @@ static const char rules[] =
                                         "  iifname != \"" NET_INTERFACE "\" drop\n"
                                         "  ct state established accept\n"
                                         "  ct state new ct count over " CONNECTIONS " drop\n"
-                                        "  tcp dport " TO_TEXT(
-                                            NET_TCP_PORT) " accept\n"
-                                                          "  udp dport " TO_TEXT(
-                                                              NET_DNS_PORT) " accept\n"
-                                                                            " }\n"
-                                                                            " chain forward {\n"
-                                                                            "  type filter hook "
-                                                                            "forward priority "
-                                                                            "filter; policy drop;\n"
-                                                                            " }\n"
-                                                                            "}\n";
+                                        "  tcp dport " TO_TEXT(NET_TCP_PORT) " accept\n"
+                                                                             "  udp dport " TO_TEXT(NET_DNS_PORT) " accept\n"
+                                                                                                                  " }\n"
+                                                                                                                  " chain forward {\n"
+                                                                                                                  "  type filter hook "
+                                                                                                                  "forward priority "
+                                                                                                                  "filter; policy drop;\n"
+                                                                                                                  " }\n"
+                                                                                                                  "}\n";
 
 static int load_rules(void)
 {
@@ -232,8 +230,7 @@ static int bind_socket(int type, uint16_t port)
     const int on = type == SOCK_STREAM;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
     AUTO_CLOSE int fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 ||
-        bind(fd, (struct sockaddr *)&at, sizeof at) < 0)
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) < 0)
         return -errno;
     if (type == SOCK_STREAM && listen(fd, BACKLOG) < 0)
         return -errno;
@@ -245,8 +242,7 @@ static int open_socket(const struct net_request *q, struct net_reply *rep, int f
     int rc = enter(q);
     if (rc < 0)
         return fail(rep, rc, "enter the namespace of a virtual machine");
-    fds[0] =
-        q->port ? bind_socket(SOCK_DGRAM, NET_DNS_PORT) : bind_socket(SOCK_STREAM, NET_TCP_PORT);
+    fds[0] = q->port ? bind_socket(SOCK_DGRAM, NET_DNS_PORT) : bind_socket(SOCK_STREAM, NET_TCP_PORT);
     if (fds[0] < 0)
         return fail(rep, fds[0], q->port ? "take its DNS" : "take its TCP");
     rep->fds = 1;
@@ -300,8 +296,7 @@ static void serve(const struct helper *h)
 
 static bool keep_capabilities(void)
 {
-    const uint32_t keep = 1u << CAP_SYS_ADMIN | 1u << CAP_NET_ADMIN | 1u << CAP_SYS_PTRACE |
-                          1u << CAP_DAC_READ_SEARCH;
+    const uint32_t keep = 1u << CAP_SYS_ADMIN | 1u << CAP_NET_ADMIN | 1u << CAP_SYS_PTRACE | 1u << CAP_DAC_READ_SEARCH;
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2] = {{.effective = keep, .permitted = keep}, {0}};
     for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
@@ -370,13 +365,11 @@ static bool install_filter(void)
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
     };
     for (size_t i = 0; i < COUNT; i++)
-        f[HEAD + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i],
-                                                   (uint8_t)(COUNT - i), 0);
+        f[HEAD + i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], (uint8_t)(COUNT - i), 0);
     f[SIZE - 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
     f[SIZE - 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog prog = {SIZE, f};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) == 0;
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) == 0;
 }
 
 _Noreturn void net_helper(int sock)
@@ -392,9 +385,8 @@ _Noreturn void net_helper(int sock)
         fprintf(stderr, "noded-net: /dev/net/tun or /proc cannot be opened: %s\n", strerror(errno));
         _exit(1);
     }
-    if (setrlimit(RLIMIT_CORE, &none) < 0 || chroot("/proc") < 0 || chdir("/") < 0 ||
-        !keep_capabilities() || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ||
-        prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0) < 0 || !install_filter())
+    if (setrlimit(RLIMIT_CORE, &none) < 0 || chroot("/proc") < 0 || chdir("/") < 0 || !keep_capabilities() ||
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0) < 0 || !install_filter())
         _exit(1);
     for (;;)
         serve(&h);

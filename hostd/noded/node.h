@@ -25,7 +25,7 @@ struct vms;
 struct node {
     struct config config;
     struct host_facts facts;
-    int faults; /* NODE_FAULTS, for QEMUs whose memory arrives; -1: this host has none */
+    int faults;             /* NODE_FAULTS, for QEMUs whose memory arrives; -1: this host has none */
     char library[PATH_MAX]; /* that each QEMU loads: qemu_ram.c */
     struct pool *pool;
     struct channels *channels;

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define ITEMS_MAX                                                                                  \
-    (256u << 10) /* for one request: tens of milliseconds, and at most 12 MiB of ranges */
+#define ITEMS_MAX (256u << 10) /* for one request: tens of milliseconds, and at most 12 MiB of ranges */
 
 static void add_range(void *user, const struct noded_range *r)
 {
@@ -20,15 +19,13 @@ static void add_range(void *user, const struct noded_range *r)
 
 /* Says which bytes of one file hostd may read anyway lie elsewhere than those of another; never
  * where. A request costs a bounded time and amount of memory. */
-int op_file_compare(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                    int *ret_fd, struct err *e)
+int op_file_compare(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     AUTO_CLOSE int a = -1;
     AUTO_CLOSE int b = -1;
     struct memfd list = {0};
     struct stat st;
-    struct pool_object of = {(enum noded_kind)q->kind, q->id},
-                       other = {(enum noded_kind)q->kind2, q->id2};
+    struct pool_object of = {(enum noded_kind)q->kind, q->id}, other = {(enum noded_kind)q->kind2, q->id2};
     bool wanted = q->flags & NODED_RANGES;
     struct extents_diff d = {.from = q->size, .most = ITEMS_MAX, .user = &list};
     int rc = pool_file_open(n->pool, of, (enum noded_file)q->file, false, &a, e);

@@ -48,17 +48,16 @@
 
 #define QMP_GETFD  "{\"execute\":\"getfd\",\"arguments\":{\"fdname\":\"head\"}}"
 #define QMP_STATUS "{\"execute\":\"query-status\"}"
-#define QMP_CAPS                                                                                   \
-    "{\"execute\":\"migrate-set-capabilities\",\"arguments\":{\"capabilities\":[{\"capability\":"  \
+#define QMP_CAPS                                                                                                                                     \
+    "{\"execute\":\"migrate-set-capabilities\",\"arguments\":{\"capabilities\":[{\"capability\":"                                                    \
     "\"x-ignore-shared\",\"state\":true}]}}"
-#define QMP_SAVE_CAPS                                                                              \
-    "{\"execute\":\"migrate-set-capabilities\",\"arguments\":{\"capabilities\":[{\"capability\":"  \
-    "\"x-ignore-shared\",\"state\":true},{\"capability\":\"pause-before-switchover\",\"state\":"   \
-    "true}"                                                                                        \
+#define QMP_SAVE_CAPS                                                                                                                                \
+    "{\"execute\":\"migrate-set-capabilities\",\"arguments\":{\"capabilities\":[{\"capability\":"                                                    \
+    "\"x-ignore-shared\",\"state\":true},{\"capability\":\"pause-before-switchover\",\"state\":"                                                     \
+    "true}"                                                                                                                                          \
     "]}}"
-#define QMP_GO_ON "{\"execute\":\"migrate-continue\",\"arguments\":{\"state\":\"pre-switchover\"}}"
-#define QMP_SPEED                                                                                  \
-    "{\"execute\":\"migrate-set-parameters\",\"arguments\":{\"max-bandwidth\":1099511627776}}"
+#define QMP_GO_ON     "{\"execute\":\"migrate-continue\",\"arguments\":{\"state\":\"pre-switchover\"}}"
+#define QMP_SPEED     "{\"execute\":\"migrate-set-parameters\",\"arguments\":{\"max-bandwidth\":1099511627776}}"
 #define QMP_SAVE      "{\"execute\":\"migrate\",\"arguments\":{\"uri\":\"fd:head\"}}"
 #define QMP_LOAD      "{\"execute\":\"migrate-incoming\",\"arguments\":{\"uri\":\"fd:head\"}}"
 #define QMP_MIGRATION "{\"execute\":\"query-migrate\"}"
@@ -89,8 +88,7 @@ static void trace_start(struct trace *t)
 static void trace_step(struct trace *t, const char *name)
 {
     uint64_t at = now();
-    str_append(t->text, sizeof t->text, &t->len, " %s=%llu", name,
-               (unsigned long long)((at - t->last) / 1000));
+    str_append(t->text, sizeof t->text, &t->len, " %s=%llu", name, (unsigned long long)((at - t->last) / 1000));
     t->last = at;
 }
 
@@ -131,8 +129,7 @@ static int check_migration(struct vm_session *s, uint64_t id, const char *what, 
     char status[32] = "";
     int rc = vms_qmp(s, QMP_MIGRATION, -1, "\"status\":", status, sizeof status, e);
     if (rc == 0 && strcmp(status, "completed") != 0)
-        rc = err_set(e, EIO, "%s sandbox %012llx: QEMU says that its state is %s", what,
-                     (unsigned long long)id, status[0] ? status : "not known");
+        rc = err_set(e, EIO, "%s sandbox %012llx: QEMU says that its state is %s", what, (unsigned long long)id, status[0] ? status : "not known");
     return rc;
 }
 
@@ -140,8 +137,7 @@ static int check_migration(struct vm_session *s, uint64_t id, const char *what, 
 
 static bool in_progress(const char *migration)
 {
-    static const char *const states[] = {"setup", "active", "pre-switchover", "device",
-                                         "cancelling"};
+    static const char *const states[] = {"setup", "active", "pre-switchover", "device", "cancelling"};
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
         if (strcmp(migration, states[i]) == 0)
             return true;
@@ -160,8 +156,7 @@ static int mend(struct vm_session *s, uint64_t id, bool ran, struct err *e)
         if (!in_progress(status))
             break;
         if (now() > end)
-            return err_set(e, ETIMEDOUT, "sandbox %012llx: its QEMU does not end a capture",
-                           (unsigned long long)id);
+            return err_set(e, ETIMEDOUT, "sandbox %012llx: its QEMU does not end a capture", (unsigned long long)id);
         if (!cancelled)
             qmp(s, QMP_CANCEL, NULL);
         poll(NULL, 0, 2);
@@ -176,8 +171,7 @@ int op_head_mend(const struct node *n, uint64_t id, struct err *e)
     struct vm_session *s = NULL;
     if (record_read(n->channels, id, &r, NULL) < 0 || r.capture == RECORD_NO_CAPTURE)
         return 0;
-    log_info("sandbox %012llx was in a capture when space-noded ended; it goes on",
-             (unsigned long long)id);
+    log_info("sandbox %012llx was in a capture when space-noded ended; it goes on", (unsigned long long)id);
     int rc = vms_session_open(n->vms, "mend", id, &s, e);
     if (rc == 0)
         rc = mend(s, id, r.capture == RECORD_CAPTURE_RUNNING, e);
@@ -245,8 +239,8 @@ static bool half_made(const struct pool *p, struct pool_object o)
 {
     char magic[8] = {0};
     AUTO_CLOSE int fd = -1;
-    return pool_file_open(p, o, NODED_META, false, &fd, NULL) == 0 &&
-           pread(fd, magic, sizeof magic, 0) >= 0 && memcmp(magic, "\0\0\0\0\0\0\0", 8) == 0;
+    return pool_file_open(p, o, NODED_META, false, &fd, NULL) == 0 && pread(fd, magic, sizeof magic, 0) >= 0 &&
+           memcmp(magic, "\0\0\0\0\0\0\0", 8) == 0;
 }
 
 /* hostd asks again for what it got no answer to. */
@@ -293,8 +287,7 @@ static int look_at_guest(struct capture *c, struct err *e)
         return rc;
     c->ran = strcmp(status, "running") == 0;
     if (strcmp(status, "inmigrate") == 0)
-        return err_set(e, EBUSY, "capture sandbox %012llx: it waits to be loaded",
-                       (unsigned long long)c->from.id);
+        return err_set(e, EBUSY, "capture sandbox %012llx: it waits to be loaded", (unsigned long long)c->from.id);
     return strcmp(status, "postmigrate") == 0 ? leave_postmigrate(c, e) : 0;
 }
 
@@ -353,8 +346,7 @@ static int read_some(struct capture *c, int msec)
 
 static int state_fail(const struct capture *c, int rc, struct err *e)
 {
-    return err_set(e, -rc, "capture sandbox %012llx: read the state from QEMU: %s",
-                   (unsigned long long)c->from.id, strerror(-rc));
+    return err_set(e, -rc, "capture sandbox %012llx: read the state from QEMU: %s", (unsigned long long)c->from.id, strerror(-rc));
 }
 
 /* The guest is stopped, and QEMU waits; what it has written so far is read. */
@@ -436,9 +428,7 @@ static int read_rest(struct capture *c, struct err *e)
     if (rc != -EPIPE)
         return state_fail(c, rc, e);
     if (c->len - c->before <= STUCK_BYTES)
-        return err_set(e, EIO,
-                       "capture sandbox %012llx: its state is so small that QEMU may have gone on",
-                       (unsigned long long)c->from.id);
+        return err_set(e, EIO, "capture sandbox %012llx: its state is so small that QEMU may have gone on", (unsigned long long)c->from.id);
     return 0;
 }
 
@@ -475,8 +465,7 @@ static int take_all(struct capture *c, struct err *e)
         rc = pool_clone(c->source_disk, c->disk, c->to, NODED_DISK, e);
     trace_step(&c->trace, "disk");
     if (rc == 0)
-        rc = memory_save(c->node->memory, &c->record.target, c->ram, c->meta, HEAD_PAGE, let_go, c,
-                         &c->pages, &c->written, e);
+        rc = memory_save(c->node->memory, &c->record.target, c->ram, c->meta, HEAD_PAGE, let_go, c, &c->pages, &c->written, e);
     trace_step(&c->trace, "write");
     return rc;
 }
@@ -565,8 +554,7 @@ static int capture(struct capture *c, struct err *e)
 
 /* Copies a sandbox of this instance, memory included, as an object that QEMU's users cannot read.
  */
-int op_vm_capture(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                  int *ret_fd, struct err *e)
+int op_vm_capture(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)ret_fd;
     AUTO_CAPTURE struct capture c = {.node = n,
@@ -598,8 +586,8 @@ int op_vm_capture(struct node *n, const struct noded_request *q, struct noded_re
     }
     log_info("capture of sandbox %012llx: result=%d pause_usec=%llu state=%zu pages=%llu "
              "written=%llu usec:%s",
-             (unsigned long long)q->id2, rc, (unsigned long long)c.pause / 1000, c.len,
-             (unsigned long long)c.pages, (unsigned long long)c.written, c.trace.text);
+             (unsigned long long)q->id2, rc, (unsigned long long)c.pause / 1000, c.len, (unsigned long long)c.pages, (unsigned long long)c.written,
+             c.trace.text);
     rep->capture.pause_nsec = c.pause;
     rep->capture.changed_bytes = c.written * HEAD_PAGE;
     rep->capture.state_bytes = c.len;
@@ -608,17 +596,15 @@ int op_vm_capture(struct node *n, const struct noded_request *q, struct noded_re
 
 /* ---- load ---- */
 
-static int check_machine(const struct head *h, uint64_t id, uint64_t memory, uint32_t vcpus,
-                         struct err *e)
+static int check_machine(const struct head *h, uint64_t id, uint64_t memory, uint32_t vcpus, struct err *e)
 {
     if (h->m.memory == memory && h->m.vcpus == vcpus)
         return 0;
-    return err_set(
-        e, EINVAL,
-        "load %012llx into sandbox %012llx: it has %llu MiB of memory and %u processors, "
-        "the sandbox %llu MiB and %u",
-        (unsigned long long)h->object.id, (unsigned long long)id,
-        (unsigned long long)h->m.memory >> 20, h->m.vcpus, (unsigned long long)memory >> 20, vcpus);
+    return err_set(e, EINVAL,
+                   "load %012llx into sandbox %012llx: it has %llu MiB of memory and %u processors, "
+                   "the sandbox %llu MiB and %u",
+                   (unsigned long long)h->object.id, (unsigned long long)id, (unsigned long long)h->m.memory >> 20, h->m.vcpus,
+                   (unsigned long long)memory >> 20, vcpus);
 }
 
 static int check_host(const struct node *n, const struct head *h, uint32_t accel, struct err *e)
@@ -628,8 +614,7 @@ static int check_host(const struct node *n, const struct head *h, uint32_t accel
     return head_check_host(h, accel, qemu, e);
 }
 
-int op_head_open(const struct node *n, const struct noded_request *q, struct head *out,
-                 struct err *e)
+int op_head_open(const struct node *n, const struct noded_request *q, struct head *out, struct err *e)
 {
     struct pool_object o = {(enum noded_kind)q->kind2, q->id2};
     int rc = head_open(n->pool, o, out, e);
@@ -671,8 +656,7 @@ static int load_check(struct load *l, const struct noded_request *q, struct err 
     if (rc == 0)
         rc = record_read(l->node->channels, l->id, &l->record, e);
     if (rc == 0 && l->record.phase != RECORD_WAITS)
-        rc = err_set(e, EBUSY, "load sandbox %012llx: its QEMU does not wait to be loaded",
-                     (unsigned long long)l->id);
+        rc = err_set(e, EBUSY, "load sandbox %012llx: its QEMU does not wait to be loaded", (unsigned long long)l->id);
     if (rc == 0)
         rc = head_open(l->node->pool, o, &l->head, e);
     if (rc == 0)
@@ -683,9 +667,8 @@ static int load_check(struct load *l, const struct noded_request *q, struct err 
         return rc;
     l->own_memory = head_id_equal(&l->head.m.id, &l->record.base);
     if (!l->own_memory && !head_id_equal(&l->head.m.base, &l->record.base))
-        return err_set(e, EINVAL,
-                       "load %012llx into sandbox %012llx: its QEMU waits on another base",
-                       (unsigned long long)q->id2, (unsigned long long)l->id);
+        return err_set(e, EINVAL, "load %012llx into sandbox %012llx: its QEMU waits on another base", (unsigned long long)q->id2,
+                       (unsigned long long)l->id);
     return head_read_state(&l->head, &l->bytes, &l->len, e);
 }
 
@@ -731,8 +714,7 @@ static int load_state(struct load *l, struct err *e)
     rc = feed(l->pipe, l->bytes, l->len);
     trace_step(&l->trace, "state");
     if (rc < 0)
-        return err_set(e, -rc, "load sandbox %012llx: QEMU does not take the state: %s",
-                       (unsigned long long)l->id, strerror(-rc));
+        return err_set(e, -rc, "load sandbox %012llx: QEMU does not take the state: %s", (unsigned long long)l->id, strerror(-rc));
     return check_migration(l->vm, l->id, "load", e);
 }
 
@@ -751,8 +733,7 @@ static int load(struct load *l, const struct noded_request *q, struct err *e)
         rc = fill_begin(l->node->pool, l->id, FILL_DISK, e);
     trace_step(&l->trace, "disk");
     if (rc == 0 && !l->own_memory)
-        rc = memory_load(l->node->memory, &l->record.target, l->head.ram, l->head.meta, HEAD_PAGE,
-                         &l->pages, e);
+        rc = memory_load(l->node->memory, &l->record.target, l->head.ram, l->head.meta, HEAD_PAGE, &l->pages, e);
     trace_step(&l->trace, "memory");
     if (rc == 0)
         rc = load_state(l, e);
@@ -768,8 +749,7 @@ static int load(struct load *l, const struct noded_request *q, struct err *e)
 }
 
 /* Lets a QEMU that hostd started go on from a head of the pool, which fits its own memory. */
-int op_vm_load(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-               struct err *e)
+int op_vm_load(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     AUTO_LOAD struct load l = {.node = n, .id = q->id, .head = HEAD_INIT, .pipe = -1};
@@ -778,7 +758,7 @@ int op_vm_load(struct node *n, const struct noded_request *q, struct noded_reply
     trace_step(&l.trace, "open");
     if (rc == 0)
         rc = load(&l, q, e);
-    log_info("load of sandbox %012llx: result=%d state=%zu pages=%llu usec:%s",
-             (unsigned long long)q->id, rc, l.len, (unsigned long long)l.pages, l.trace.text);
+    log_info("load of sandbox %012llx: result=%d state=%zu pages=%llu usec:%s", (unsigned long long)q->id, rc, l.len, (unsigned long long)l.pages,
+             l.trace.text);
     return rc;
 }

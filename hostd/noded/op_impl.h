@@ -18,8 +18,7 @@ op_run op_vm_fill, op_vm_filled;  /* op_fill.c */
 struct head;
 
 /* For a start with NODED_INCOMING: opens the base (kind2, id2), whole and fit for this request. */
-int op_head_open(const struct node *n, const struct noded_request *q, struct head *out,
-                 struct err *e);
+int op_head_open(const struct node *n, const struct noded_request *q, struct head *out, struct err *e);
 /* Makes the QEMU of sandbox `id` ready to save or load its devices' state. */
 int op_head_prepare(const struct node *n, uint64_t id, struct err *e);
 /* After a capture of sandbox `id` that its space-noded did not live to end: QEMU's migration is

@@ -10,8 +10,7 @@
 
 /* Receives what a guest sends, which hostd distrusts, and answers it. The namespace is one that
  * space-noded made for this very QEMU; it has no way out. */
-int op_net_socket(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                  int *ret_fd, struct err *e)
+int op_net_socket(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     struct record r;
     (void)rep;

@@ -29,8 +29,7 @@ static bool in_use(const struct node *n, const struct noded_request *q)
 }
 
 /* Reads facts that any user of the host can read. */
-int op_hello(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-             struct err *e)
+int op_hello(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)q, (void)ret_fd, (void)e;
     rep->node.memory = n->facts.memory;
@@ -44,16 +43,14 @@ int op_hello(struct node *n, const struct noded_request *q, struct noded_reply *
 }
 
 /* Reads two numbers. */
-int op_pool_stat(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                 int *ret_fd, struct err *e)
+int op_pool_stat(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)q, (void)ret_fd;
     return pool_stat(n->pool, &rep->pool.size_bytes, &rep->pool.free_bytes, e);
 }
 
 /* Makes an empty directory of root's below the pool. */
-int op_object_create(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                     int *ret_fd, struct err *e)
+int op_object_create(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     return pool_create(n->pool, object(q), e);
@@ -61,8 +58,7 @@ int op_object_create(struct node *n, const struct noded_request *q, struct noded
 
 /* Copies an object below the pool, never over another. A sandbox that cannot be written is of no
  * use to anybody. */
-int op_object_snapshot(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                       int *ret_fd, struct err *e)
+int op_object_snapshot(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     struct pool_object from = {(enum noded_kind)q->kind2, q->id2};
@@ -73,8 +69,7 @@ int op_object_snapshot(struct node *n, const struct noded_request *q, struct nod
 }
 
 /* Takes a right away. Sandboxes have it as long as they live. */
-int op_object_seal(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                   int *ret_fd, struct err *e)
+int op_object_seal(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     if (q->kind == NODED_SANDBOX)
@@ -83,13 +78,11 @@ int op_object_seal(struct node *n, const struct noded_request *q, struct noded_r
 }
 
 /* Removes what is below the pool only; hostd decides what lives. Never under a running QEMU. */
-int op_object_delete(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                     int *ret_fd, struct err *e)
+int op_object_delete(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     if (in_use(n, q))
-        return err_set(e, EBUSY, "delete sandbox %012llx: its virtual machine is not ended yet",
-                       (unsigned long long)q->id);
+        return err_set(e, EBUSY, "delete sandbox %012llx: its virtual machine is not ended yet", (unsigned long long)q->id);
     int rc = pool_delete(n->pool, object(q), e);
     if (rc == 0 && q->kind == NODED_SANDBOX) {
         char domain[64];
@@ -101,8 +94,7 @@ int op_object_delete(struct node *n, const struct noded_request *q, struct noded
 }
 
 /* Reads names below the pool. */
-int op_object_list(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                   int *ret_fd, struct err *e)
+int op_object_list(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)q, (void)rep;
     return pool_list(n->pool, ret_fd, e);
@@ -110,20 +102,15 @@ int op_object_list(struct node *n, const struct noded_request *q, struct noded_r
 
 /* Hands out a regular file of an object, one of six names. Its contents are hostd's to protect
  * anyway. The file system refuses to write to what is sealed. */
-int op_file_open(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                 int *ret_fd, struct err *e)
+int op_file_open(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep;
     if ((q->flags & NODED_WRITABLE) && in_use(n, q))
-        return err_set(e, EBUSY,
-                       "write to a file of sandbox %012llx: its virtual machine is not ended yet",
-                       (unsigned long long)q->id);
-    return pool_file_open(n->pool, object(q), (enum noded_file)q->file, q->flags & NODED_WRITABLE,
-                          ret_fd, e);
+        return err_set(e, EBUSY, "write to a file of sandbox %012llx: its virtual machine is not ended yet", (unsigned long long)q->id);
+    return pool_file_open(n->pool, object(q), (enum noded_file)q->file, q->flags & NODED_WRITABLE, ret_fd, e);
 }
 
-static int install(struct node *n, uint64_t template_id, const char *name, enum noded_file file,
-                   struct err *e)
+static int install(struct node *n, uint64_t template_id, const char *name, enum noded_file file, struct err *e)
 {
     char path[PATH_MAX];
     struct stat st;
@@ -133,13 +120,11 @@ static int install(struct node *n, uint64_t template_id, const char *name, enum 
         return err_sys(e, "open %s, the kernel for guests (`guest` in the configuration)", path);
     if (!S_ISREG(st.st_mode))
         return err_set(e, EINVAL, "%s is not a file", path);
-    return pool_file_install(n->pool, (struct pool_object){NODED_TEMPLATE, template_id}, file, from,
-                             e);
+    return pool_file_install(n->pool, (struct pool_object){NODED_TEMPLATE, template_id}, file, from, e);
 }
 
 /* Copies two files that the administrator chose. */
-int op_template_kernel(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                       int *ret_fd, struct err *e)
+int op_template_kernel(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     int rc = install(n, q->id, "vmlinuz", NODED_KERNEL, e);
@@ -147,8 +132,7 @@ int op_template_kernel(struct node *n, const struct noded_request *q, struct nod
 }
 
 /* Sparse: takes no room until the guest writes. */
-int op_disk_grow(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                 int *ret_fd, struct err *e)
+int op_disk_grow(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     int rc = fill_refuse(n->pool, (struct pool_object){NODED_SANDBOX, q->id}, "grow", e);

@@ -54,8 +54,7 @@ static int release(struct node *n, uint64_t id, struct err *e)
 
 /* Takes back what belongs to a domain that is gone, and to nothing else. One that is not gone is
  * mended. */
-int op_vm_reap(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-               struct err *e)
+int op_vm_reap(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     int active = vms_active(n->vms, q->id, e);
@@ -66,8 +65,7 @@ static int take_slot(struct node *n, const struct noded_request *q, struct err *
 {
     uint64_t stale;
     if (slots_take(n->slots, q->slot, q->id, &stale) < 0)
-        return err_set(e, EBUSY, "start sandbox %012llx: uid slot %u is held by sandbox %012llx",
-                       (unsigned long long)q->id, q->slot,
+        return err_set(e, EBUSY, "start sandbox %012llx: uid slot %u is held by sandbox %012llx", (unsigned long long)q->id, q->slot,
                        (unsigned long long)slots_holder(n->slots, q->slot));
     int rc = stale ? pool_release(n->pool, stale, e) : 0;
     if (rc < 0)
@@ -92,8 +90,7 @@ static int take(struct node *n, const struct noded_request *q, struct err *e)
 static int fresh_ram(struct node *n, const struct noded_request *q, int *ret_fd, struct err *e)
 {
     struct pool_object o = {NODED_SANDBOX, q->id};
-    static const enum noded_file old[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL,
-                                          NODED_FILL_RAM};
+    static const enum noded_file old[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL, NODED_FILL_RAM};
     int rc = 0;
     for (size_t i = 0; i < sizeof old / sizeof old[0] && rc == 0; i++)
         rc = pool_file_remove(n->pool, o, old[i], e);
@@ -120,8 +117,7 @@ static int probe_ram(const struct noded_request *q, int *ret_fd, struct err *e)
  * reflink of it and of its page table, which captures start from, also when the base is deleted;
  * but never a state: that of a head would not fit the disk for long.
  */
-static int base_ram(struct node *n, const struct noded_request *q, const struct head *h,
-                    int *ret_fd, struct err *e)
+static int base_ram(struct node *n, const struct noded_request *q, const struct head *h, int *ret_fd, struct err *e)
 {
     struct pool_object o = {NODED_SANDBOX, q->id};
     struct head_id has = {0};
@@ -140,8 +136,7 @@ static int base_ram(struct node *n, const struct noded_request *q, const struct 
 }
 
 /* The sandbox's own copy of it, which becomes what the head's was while the guest runs. */
-static int arriving_ram(struct node *n, const struct noded_request *q, const struct head *h,
-                        int *ret_fd, struct err *e)
+static int arriving_ram(struct node *n, const struct noded_request *q, const struct head *h, int *ret_fd, struct err *e)
 {
     struct pool_object o = {NODED_SANDBOX, q->id};
     AUTO_CLOSE int meta = -1;
@@ -152,13 +147,11 @@ static int arriving_ram(struct node *n, const struct noded_request *q, const str
         return rc;
     struct head_id has = head_id_of(meta);
     if (!head_id_equal(&has, &h->m.id))
-        return err_set(e, EINVAL, "start sandbox %012llx: its object is no copy of the head",
-                       (unsigned long long)q->id);
+        return err_set(e, EINVAL, "start sandbox %012llx: its object is no copy of the head", (unsigned long long)q->id);
     return pool_file_open(n->pool, o, NODED_RAM, false, ret_fd, e);
 }
 
-static int find_ram(struct node *n, const struct noded_request *q, const struct head *h,
-                    int *ret_fd, struct err *e)
+static int find_ram(struct node *n, const struct noded_request *q, const struct head *h, int *ret_fd, struct err *e)
 {
     return q->flags & NODED_PROBE      ? probe_ram(q, ret_fd, e)
            : q->flags & NODED_FILLING  ? arriving_ram(n, q, h, ret_fd, e)
@@ -203,15 +196,13 @@ static uint64_t memory_limit(const struct node *n, const struct noded_request *q
     return n->facts.memory_limits ? q->memory + q->memory / 32 + (512ull << 20) : 0;
 }
 
-static int create_domain(struct node *n, const struct noded_request *q, const struct ramfd *ram,
-                         struct err *e)
+static int create_domain(struct node *n, const struct noded_request *q, const struct ramfd *ram, struct err *e)
 {
     bool waits = q->flags & NODED_INCOMING;
     char name[64];
     AUTO_FREE struct paths *p = calloc(1, sizeof *p);
     if (!p)
-        return err_set(e, ENOMEM, "start sandbox %012llx: out of memory",
-                       (unsigned long long)q->id);
+        return err_set(e, ENOMEM, "start sandbox %012llx: out of memory", (unsigned long long)q->id);
     find_paths(n, q, p);
     ramfd_path(ram, p->ram);
     vms_name(n->vms, q->id, name);
@@ -230,19 +221,15 @@ static int create_domain(struct node *n, const struct noded_request *q, const st
         .vcpus = q->vcpus,
         .accel = (enum noded_accel)q->accel,
         .uid = uid,
-        .gid = q->accel == NODED_KVM && n->facts.kvm_gid
-                   ? n->facts.kvm_gid
-                   : uid, /* for /dev/kvm; files are the uid's alone */
+        .gid = q->accel == NODED_KVM && n->facts.kvm_gid ? n->facts.kvm_gid : uid, /* for /dev/kvm; files are the uid's alone */
     });
     if (!xml)
-        return err_set(e, ENOMEM, "start sandbox %012llx: out of memory",
-                       (unsigned long long)q->id);
+        return err_set(e, ENOMEM, "start sandbox %012llx: out of memory", (unsigned long long)q->id);
     return vms_start(n->vms, q->id, xml, memory_limit(n, q), waits, e);
 }
 
 /* Starts QEMU with what it is given; *ret is where its memory is. */
-static int start_domain(struct node *n, const struct noded_request *q,
-                        const struct ramfd_gifts *gifts, struct memory_target *ret, struct err *e)
+static int start_domain(struct node *n, const struct noded_request *q, const struct ramfd_gifts *gifts, struct memory_target *ret, struct err *e)
 {
     struct ramfd *ram = NULL;
     *ret = (struct memory_target){.uid = n->config.uid_base + q->slot, .length = q->memory};
@@ -265,10 +252,7 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
     AUTO_CLOSE int tap = -1;
     AUTO_CLOSE int net = -1;
     bool waits = q->flags & NODED_INCOMING, arrives = q->flags & NODED_FILLING;
-    struct record r = {.version = RECORD_VERSION,
-                       .phase = waits ? RECORD_WAITS : RECORD_RUNS,
-                       .vcpus = q->vcpus,
-                       .accel = q->accel};
+    struct record r = {.version = RECORD_VERSION, .phase = waits ? RECORD_WAITS : RECORD_RUNS, .vcpus = q->vcpus, .accel = q->accel};
     if (waits) {
         r.base = h->m.id;
         vms_expect(n->vms, q->id, 1, 0);
@@ -281,8 +265,7 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
     if (rc == 0 && !(q->flags & NODED_PROBE))
         rc = net_create(n->net, &tap, &net, &r.net, e);
     if (rc == 0)
-        rc = start_domain(n, q, &(struct ramfd_gifts){ram, tap, net, arrives ? n->faults : -1},
-                          &r.target, e);
+        rc = start_domain(n, q, &(struct ramfd_gifts){ram, tap, net, arrives ? n->faults : -1}, &r.target, e);
     if (rc == 0 && waits)
         rc = op_head_prepare(n, q->id, e);
     if (rc == 0)
@@ -294,22 +277,17 @@ static int start(struct node *n, const struct noded_request *q, const struct hea
 
 /* Runs QEMU under a uid that is nobody else's, with one disk, two sockets and a kernel from fixed
  places, memory that is nobody else's to write, and a network without a way out. */
-int op_vm_start(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-                struct err *e)
+int op_vm_start(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     AUTO_HEAD struct head h = HEAD_INIT;
     if ((q->flags & NODED_FILLING) && n->faults < 0)
-        return err_set(e, ENOTSUP, "start sandbox %012llx: this host has no " NODE_FAULTS,
-                       (unsigned long long)q->id);
+        return err_set(e, ENOTSUP, "start sandbox %012llx: this host has no " NODE_FAULTS, (unsigned long long)q->id);
     int rc = vms_started(n->vms, q->id, e);
     if (rc > 0)
-        return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already",
-                       (unsigned long long)q->id);
+        return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already", (unsigned long long)q->id);
     if (rc == 0 && slots_find(n->slots, q->id) != UINT32_MAX)
-        rc = release(n, q->id, e); /* of one that is gone, and not looked at yet */
-    if (rc == 0 &&
-        !(q->flags &
-          NODED_PROBE)) /* what boots, and what waits: it would never have all of its disk */
+        rc = release(n, q->id, e);            /* of one that is gone, and not looked at yet */
+    if (rc == 0 && !(q->flags & NODED_PROBE)) /* what boots, and what waits: it would never have all of its disk */
         rc = fill_refuse(n->pool, (struct pool_object){NODED_SANDBOX, q->id}, "start", e);
     if (rc == 0 && (q->flags & NODED_INCOMING))
         rc = op_head_open(n, q, &h, e);
@@ -352,8 +330,7 @@ static void *end_in_time(void *arg)
         return NULL;
     rc = memory_kill(x->node->memory, &x->target, &why);
     if (rc == 0)
-        log_warn("QEMU of sandbox %012llx did not end within %d ms and was killed",
-                 (unsigned long long)x->id, END_MSEC);
+        log_warn("QEMU of sandbox %012llx did not end within %d ms and was killed", (unsigned long long)x->id, END_MSEC);
     else if (rc != -ESRCH)
         log_warn("%s", why.msg);
     return NULL;
@@ -377,39 +354,34 @@ static int end_domain(struct node *n, uint64_t id, struct err *e)
 }
 
 /* Ends a QEMU that hostd had started. */
-int op_vm_kill(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-               struct err *e)
+int op_vm_kill(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     int rc = end_domain(n, q->id, e);
     return rc < 0 ? rc : release(n, q->id, e);
 }
 
-int op_vm_interrupt(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                    int *ret_fd, struct err *e)
+int op_vm_interrupt(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     return end_domain(n, q->id, e);
 }
 
 /* As hostd likes; only the guest notices. */
-int op_vm_pause(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-                struct err *e)
+int op_vm_pause(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     return vms_pause(n->vms, q->id, e);
 }
 
-int op_vm_resume(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                 int *ret_fd, struct err *e)
+int op_vm_resume(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep, (void)ret_fd;
     return vms_resume(n->vms, q->id, e);
 }
 
 /* Reads three numbers. */
-int op_vm_stats(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-                struct err *e)
+int op_vm_stats(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)ret_fd;
     struct record r;
@@ -440,8 +412,7 @@ static void list_one(void *user, uint64_t id, const char *state)
 {
     struct listing *l = user;
     state = refine_state(l->node, id, state);
-    memfd_add(&l->text, "%012llx %s %u\n", (unsigned long long)id, state,
-              slots_find(l->node->slots, id));
+    memfd_add(&l->text, "%012llx %s %u\n", (unsigned long long)id, state, slots_find(l->node->slots, id));
 }
 
 static void list_held(void *user, uint64_t id)
@@ -452,8 +423,7 @@ static void list_held(void *user, uint64_t id)
 
 /* Reads names of this instance's domains; others on the host stay unseen. Before them come all that
  * hold a uid: one of which no other line follows has no domain. */
-int op_vm_list(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd,
-               struct err *e)
+int op_vm_list(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)q, (void)rep;
     struct listing l = {.node = n};
@@ -469,8 +439,7 @@ int op_vm_list(struct node *n, const struct noded_request *q, struct noded_reply
 
 /* Connects to a guest, which hostd distrusts. The socket is one that root made in a directory that
  * only root can change. */
-int op_channel_open(struct node *n, const struct noded_request *q, struct noded_reply *rep,
-                    int *ret_fd, struct err *e)
+int op_channel_open(struct node *n, const struct noded_request *q, struct noded_reply *rep, int *ret_fd, struct err *e)
 {
     (void)rep;
     return channels_connect(n->channels, q->id, q->port, ret_fd, e);

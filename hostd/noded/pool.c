@@ -46,8 +46,7 @@ void pool_object_name(uint64_t id, char out[POOL_NAME_SIZE])
 int pool_fail(struct err *e, const char *what, struct pool_object o)
 {
     int code = errno;
-    return err_set(e, code, "%s %s %012llx: %s%s", what, kinds[o.kind].name,
-                   (unsigned long long)o.id, strerror(code),
+    return err_set(e, code, "%s %s %012llx: %s%s", what, kinds[o.kind].name, (unsigned long long)o.id, strerror(code),
                    code == ENOSPC ? "; the pool is full: remove snapshots or sandboxes" : "");
 }
 
@@ -55,13 +54,11 @@ int pool_object_open(const struct pool *p, struct pool_object o, const char *wha
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(o.id, name);
-    AUTO_CLOSE int fd =
-        openat(p->folder[o.kind], name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    AUTO_CLOSE int fd = openat(p->folder[o.kind], name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return pool_fail(e, what, o);
     if (btrfs_util_is_subvolume_fd(fd) != BTRFS_UTIL_OK)
-        return err_set(e, EINVAL, "%s %s %012llx: it is not a subvolume", what, kinds[o.kind].name,
-                       (unsigned long long)o.id);
+        return err_set(e, EINVAL, "%s %s %012llx: it is not a subvolume", what, kinds[o.kind].name, (unsigned long long)o.id);
     return steal_fd(&fd);
 }
 
@@ -91,8 +88,7 @@ static void warn_untraversable(const char *path)
         char c = *slash;
         *slash = 0;
         if (stat(part, &st) == 0 && !(st.st_mode & 0001))
-            log_warn("%s cannot be traversed by others: no QEMU will reach its disk (chmod o+x %s)",
-                     part, part);
+            log_warn("%s cannot be traversed by others: no QEMU will reach its disk (chmod o+x %s)", part, part);
         if (!c)
             return;
         *slash = c;
@@ -114,10 +110,8 @@ static void let_kernel_reclaim(int root)
         return;
     char uuid[37];
     const uint8_t *u = info.fsid;
-    snprintf(uuid, sizeof uuid,
-             "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
-             u[15]);
+    snprintf(uuid, sizeof uuid, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5], u[6],
+             u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     snprintf(path, sizeof path, "/sys/fs/btrfs/%s/allocation/data/bg_reclaim_threshold", uuid);
     AUTO_CLOSE int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || read(fd, was, sizeof was - 1) <= 0 || strcmp(was, "0\n") != 0)
@@ -146,9 +140,7 @@ int pool_open(const char *path, struct pool **out, struct err *e)
     if (root < 0)
         return err_sys(e, "open the pool %s", path);
     if (fstatfs(root, &fs) < 0 || fs.f_type != BTRFS_SUPER_MAGIC)
-        return err_set(
-            e, ENOTSUP,
-            "pool %s: it is not on btrfs (mkfs.btrfs a disk or a file, and mount it there)", path);
+        return err_set(e, ENOTSUP, "pool %s: it is not on btrfs (mkfs.btrfs a disk or a file, and mount it there)", path);
     int rc = check_owner(root, path, e);
     if (rc < 0)
         return rc;
@@ -191,8 +183,7 @@ int pool_create(const struct pool *p, struct pool_object o, struct err *e)
     return fchmod(fd, 0711) < 0 ? pool_fail(e, "set the mode of", o) : 0;
 }
 
-int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to,
-                  bool read_only, struct err *e)
+int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to, bool read_only, struct err *e)
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(to.id, name);
@@ -204,17 +195,15 @@ int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_obj
      * A base that was fetched has none either, but its memory is what others were stored against. */
     bool state = pool_has_file(src, NODED_STATE), strip = from.kind == NODED_SANDBOX || (from.kind == NODED_SNAPSHOT && !state);
     bool at_once = read_only && (from.kind != NODED_SANDBOX || !state);
-    if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name,
-                                       at_once ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0, NULL,
-                                       NULL) != BTRFS_UTIL_OK)
+    if (btrfs_util_create_snapshot_fd2(src, p->folder[to.kind], name, at_once ? BTRFS_UTIL_CREATE_SNAPSHOT_READ_ONLY : 0, NULL, NULL) !=
+        BTRFS_UTIL_OK)
         return pool_fail(e, "snapshot to", to);
     if (at_once)
         return 0;
     AUTO_CLOSE int dst = pool_object_open(p, to, "snapshot to", e);
     if (dst < 0)
         return dst;
-    if (pool_files_reset(dst, strip) == 0 &&
-        (!read_only || btrfs_util_set_subvolume_read_only_fd(dst, true) == BTRFS_UTIL_OK))
+    if (pool_files_reset(dst, strip) == 0 && (!read_only || btrfs_util_set_subvolume_read_only_fd(dst, true) == BTRFS_UTIL_OK))
         return 0;
     int rc = pool_fail(e, "take over the files of", to);
     if (btrfs_util_delete_subvolume_fd(p->folder[to.kind], name, 0) != BTRFS_UTIL_OK)
@@ -229,9 +218,7 @@ int pool_seal(const struct pool *p, struct pool_object o, struct err *e)
         return fd;
     if (pool_files_sync(fd) < 0)
         return pool_fail(e, "write out", o);
-    return btrfs_util_set_subvolume_read_only_fd(fd, true) == BTRFS_UTIL_OK
-               ? 0
-               : pool_fail(e, "seal", o);
+    return btrfs_util_set_subvolume_read_only_fd(fd, true) == BTRFS_UTIL_OK ? 0 : pool_fail(e, "seal", o);
 }
 
 /* What a deletion frees comes with the next commits, which are half a minute apart: too long for
@@ -261,8 +248,7 @@ int pool_delete(const struct pool *p, struct pool_object o, struct err *e)
 }
 
 /* Calls back for each object of a kind. */
-static int each(const struct pool *p, enum noded_kind kind,
-                void (*cb)(void *user, struct pool_object o), void *user, struct err *e)
+static int each(const struct pool *p, enum noded_kind kind, void (*cb)(void *user, struct pool_object o), void *user, struct err *e)
 {
     int fd = openat(p->folder[kind], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -293,8 +279,7 @@ static void list_one(void *user, struct pool_object o)
     AUTO_CLOSE int fd = pool_object_open(l->pool, o, "list", NULL);
     if (fd < 0 || btrfs_util_subvolume_info_fd(fd, 0, &info) != BTRFS_UTIL_OK)
         return; /* deleted meanwhile, or not ours */
-    memfd_add(&l->text, "%s %012llx %lld\n", kinds[o.kind].name, (unsigned long long)o.id,
-              (long long)info.otime.tv_sec);
+    memfd_add(&l->text, "%s %012llx %lld\n", kinds[o.kind].name, (unsigned long long)o.id, (long long)info.otime.tv_sec);
 }
 
 int pool_list(const struct pool *p, int *ret_fd, struct err *e)
@@ -322,8 +307,7 @@ static void one_sandbox(void *user, struct pool_object o)
     c->cb(c->user, o.id);
 }
 
-int pool_each_sandbox(const struct pool *p, void (*cb)(void *user, uint64_t sandbox), void *user,
-                      struct err *e)
+int pool_each_sandbox(const struct pool *p, void (*cb)(void *user, uint64_t sandbox), void *user, struct err *e)
 {
     struct sandbox_call c = {cb, user};
     return each(p, NODED_SANDBOX, one_sandbox, &c, e);

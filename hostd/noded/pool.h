@@ -36,8 +36,7 @@ void pool_close(struct pool *p);
  * ran the source, or lies sealed below a folder that only root enters. That of a sandbox has no memory
  * that could be loaded: no vm.state, and when it can be written to, neither ram.raw nor meta. */
 int pool_create(const struct pool *p, struct pool_object o, struct err *e);
-int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to,
-                  bool read_only, struct err *e);
+int pool_snapshot(const struct pool *p, struct pool_object from, struct pool_object to, bool read_only, struct err *e);
 int pool_seal(const struct pool *p, struct pool_object o, struct err *e);
 
 /* Missing is success. */
@@ -51,27 +50,22 @@ int pool_stat(const struct pool *p, uint64_t *ret_size, uint64_t *ret_free, stru
 
 /* Opens a file, read-only or (`writable`) read-write and made if missing. ENOENT, EROFS when
  * sealed. */
-int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file file, bool writable,
-                   int *ret_fd, struct err *e);
+int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file file, bool writable, int *ret_fd, struct err *e);
 
 /* Replaces the contents of a file by those of `from` (read from its start), and lets everyone read
  * it. */
-int pool_file_install(const struct pool *p, struct pool_object o, enum noded_file file, int from,
-                      struct err *e);
+int pool_file_install(const struct pool *p, struct pool_object o, enum noded_file file, int from, struct err *e);
 
 /* Makes the file of `to` share all bytes of that of `from`; root's. ENOENT when that has none. */
-int pool_file_clone(const struct pool *p, struct pool_object from, struct pool_object to,
-                    enum noded_file file, struct err *e);
+int pool_file_clone(const struct pool *p, struct pool_object from, struct pool_object to, enum noded_file file, struct err *e);
 /* The same for open files; the target is emptied first. `to` is what an error is about. */
 int pool_clone(int from_fd, int to_fd, struct pool_object to, enum noded_file file, struct err *e);
 
 /* Missing is success. */
-int pool_file_remove(const struct pool *p, struct pool_object o, enum noded_file file,
-                     struct err *e);
+int pool_file_remove(const struct pool *p, struct pool_object o, enum noded_file file, struct err *e);
 
 /* The path that QEMU opens. Fits always. */
-void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file,
-                    char out[PATH_MAX]);
+void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file, char out[PATH_MAX]);
 
 /* Grows disk.raw of a sandbox; EINVAL when it would shrink. */
 int pool_disk_grow(const struct pool *p, uint64_t sandbox, uint64_t size, struct err *e);
@@ -85,7 +79,6 @@ int pool_release(const struct pool *p, uint64_t sandbox, struct err *e);
 uid_t pool_holder(const struct pool *p, uint64_t sandbox);
 
 /* Calls back for each sandbox in the pool. 0 or -errno. */
-int pool_each_sandbox(const struct pool *p, void (*cb)(void *user, uint64_t sandbox), void *user,
-                      struct err *e);
+int pool_each_sandbox(const struct pool *p, void (*cb)(void *user, uint64_t sandbox), void *user, struct err *e);
 
 #endif

@@ -22,20 +22,16 @@ struct file {
 };
 
 static const struct file files[] = {
-    [NODED_DISK] = {"disk.raw", 0600},  [NODED_RAM] = {"ram.raw", 0400},
-    [NODED_STATE] = {"vm.state", 0600}, [NODED_KERNEL] = {"kernel", 0644},
-    [NODED_INITRD] = {"initrd", 0644},  [NODED_META] = {"meta", 0600},
-    [NODED_FILL] = {"fill", 0644},      [NODED_FILL_RAM] = {"fill.ram", 0644},
+    [NODED_DISK] = {"disk.raw", 0600}, [NODED_RAM] = {"ram.raw", 0400}, [NODED_STATE] = {"vm.state", 0600}, [NODED_KERNEL] = {"kernel", 0644},
+    [NODED_INITRD] = {"initrd", 0644}, [NODED_META] = {"meta", 0600},   [NODED_FILL] = {"fill", 0644},      [NODED_FILL_RAM] = {"fill.ram", 0644},
 };
 
-void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file,
-                    char out[PATH_MAX])
+void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file file, char out[PATH_MAX])
 {
     char name[POOL_NAME_SIZE];
     pool_object_name(o.id, name);
     /* config paths hold at most 255 bytes: never cut */
-    snprintf(out, PATH_MAX, "%.255s/%s/%s/%s", p->path, pool_kind_folder(o.kind), name,
-             files[file].name);
+    snprintf(out, PATH_MAX, "%.255s/%s/%s/%s", p->path, pool_kind_folder(o.kind), name, files[file].name);
 }
 
 /* Opens a file in an object's directory. Only regular files are ever handed out. -errno with errno
@@ -43,17 +39,14 @@ void pool_file_path(const struct pool *p, struct pool_object o, enum noded_file 
 static int file_open(int dir, enum noded_file file, int flags)
 {
     struct stat st;
-    AUTO_CLOSE int fd =
-        openat(dir, files[file].name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY,
-               files[file].mode);
+    AUTO_CLOSE int fd = openat(dir, files[file].name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, files[file].mode);
     if (fd < 0 || fstat(fd, &st) < 0)
         return -errno;
     if (!S_ISREG(st.st_mode)) {
         errno = EINVAL;
         return -EINVAL;
     }
-    if ((flags & O_CREAT) && (st.st_mode & 07777) != files[file].mode &&
-        fchmod(fd, files[file].mode) < 0)
+    if ((flags & O_CREAT) && (st.st_mode & 07777) != files[file].mode && fchmod(fd, files[file].mode) < 0)
         return -errno; /* the umask is closer than the mode of kernel and initrd */
     return steal_fd(&fd);
 }
@@ -71,8 +64,7 @@ static int file_fail(struct err *e, const char *what, enum noded_file file, stru
 static int file_own(int dir, enum noded_file file, uid_t owner, mode_t mode)
 {
     struct stat st;
-    AUTO_CLOSE int fd =
-        openat(dir, files[file].name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    AUTO_CLOSE int fd = openat(dir, files[file].name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0)
         return errno == ENOENT ? 0 : -errno;
     if (fstat(fd, &st) < 0)
@@ -91,8 +83,7 @@ bool pool_has_file(int dir, enum noded_file file)
 
 int pool_files_reset(int dir, bool strip)
 {
-    static const enum noded_file memory[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL,
-                                             NODED_FILL_RAM};
+    static const enum noded_file memory[] = {NODED_STATE, NODED_META, NODED_RAM, NODED_FILL, NODED_FILL_RAM};
     for (size_t i = 0; strip && i < sizeof memory / sizeof memory[0]; i++)
         if (unlinkat(dir, files[memory[i]].name, 0) < 0 && errno != ENOENT)
             return -errno;
@@ -114,8 +105,7 @@ int pool_files_sync(int dir)
     return 0;
 }
 
-int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file file, bool writable,
-                   int *ret_fd, struct err *e)
+int pool_file_open(const struct pool *p, struct pool_object o, enum noded_file file, bool writable, int *ret_fd, struct err *e)
 {
     AUTO_CLOSE int dir = pool_object_open(p, o, "open a file of", e);
     if (dir < 0)
@@ -161,8 +151,7 @@ static int copy(int from, int to)
     }
 }
 
-int pool_file_install(const struct pool *p, struct pool_object o, enum noded_file file, int from,
-                      struct err *e)
+int pool_file_install(const struct pool *p, struct pool_object o, enum noded_file file, int from, struct err *e)
 {
     AUTO_CLOSE int dir = pool_object_open(p, o, "install into", e);
     if (dir < 0)
@@ -180,8 +169,7 @@ int pool_clone(int from_fd, int to_fd, struct pool_object to, enum noded_file fi
     return 0;
 }
 
-int pool_file_clone(const struct pool *p, struct pool_object from, struct pool_object to,
-                    enum noded_file file, struct err *e)
+int pool_file_clone(const struct pool *p, struct pool_object from, struct pool_object to, enum noded_file file, struct err *e)
 {
     AUTO_CLOSE int src_dir = pool_object_open(p, from, "copy a file of", e);
     AUTO_CLOSE int dst_dir = src_dir < 0 ? -1 : pool_object_open(p, to, "copy a file to", e);
@@ -194,15 +182,12 @@ int pool_file_clone(const struct pool *p, struct pool_object from, struct pool_o
     return dst < 0 ? file_fail(e, "open", file, to) : pool_clone(src, dst, to, file, e);
 }
 
-int pool_file_remove(const struct pool *p, struct pool_object o, enum noded_file file,
-                     struct err *e)
+int pool_file_remove(const struct pool *p, struct pool_object o, enum noded_file file, struct err *e)
 {
     AUTO_CLOSE int dir = pool_object_open(p, o, "remove a file of", e);
     if (dir < 0)
         return dir;
-    return unlinkat(dir, files[file].name, 0) < 0 && errno != ENOENT
-               ? file_fail(e, "remove", file, o)
-               : 0;
+    return unlinkat(dir, files[file].name, 0) < 0 && errno != ENOENT ? file_fail(e, "remove", file, o) : 0;
 }
 
 int pool_disk_grow(const struct pool *p, uint64_t sandbox, uint64_t size, struct err *e)
@@ -216,10 +201,8 @@ int pool_disk_grow(const struct pool *p, uint64_t sandbox, uint64_t size, struct
     if (fd < 0 || fstat(fd, &st) < 0)
         return file_fail(e, "grow", NODED_DISK, o);
     if ((uint64_t)st.st_size > size)
-        return err_set(
-            e, EINVAL,
-            "grow the disk of sandbox %012llx: it has %lld bytes, a disk cannot shrink to %llu",
-            (unsigned long long)sandbox, (long long)st.st_size, (unsigned long long)size);
+        return err_set(e, EINVAL, "grow the disk of sandbox %012llx: it has %lld bytes, a disk cannot shrink to %llu", (unsigned long long)sandbox,
+                       (long long)st.st_size, (unsigned long long)size);
     if ((uint64_t)st.st_size < size && ftruncate(fd, (off_t)size) < 0)
         return file_fail(e, "grow", NODED_DISK, o);
     return 0;
@@ -250,9 +233,7 @@ int pool_release(const struct pool *p, uint64_t sandbox, struct err *e)
         return 0;
     if (dir < 0)
         return err_set(e, why.code, "%s", why.msg);
-    return file_own(dir, NODED_DISK, 0, files[NODED_DISK].mode) < 0
-               ? file_fail(e, "take back", NODED_DISK, o)
-               : 0;
+    return file_own(dir, NODED_DISK, 0, files[NODED_DISK].mode) < 0 ? file_fail(e, "take back", NODED_DISK, o) : 0;
 }
 
 uid_t pool_holder(const struct pool *p, uint64_t sandbox)

@@ -46,12 +46,10 @@
 #define PAUSE_NSEC 20000000L
 
 EXPORT ssize_t space_pread(int fd, void *to, size_t n, off_t at) __asm__("pread64");
-EXPORT ssize_t space_pread_chk(int fd, void *to, size_t n, off_t at,
-                               size_t room) __asm__("__pread64_chk");
+EXPORT ssize_t space_pread_chk(int fd, void *to, size_t n, off_t at, size_t room) __asm__("__pread64_chk");
 EXPORT ssize_t space_pwrite(int fd, const void *from, size_t n, off_t at) __asm__("pwrite64");
 EXPORT ssize_t space_preadv(int fd, const struct iovec *v, int count, off_t at) __asm__("preadv64");
-EXPORT ssize_t space_pwritev(int fd, const struct iovec *v, int count,
-                             off_t at) __asm__("pwritev64");
+EXPORT ssize_t space_pwritev(int fd, const struct iovec *v, int count, off_t at) __asm__("pwritev64");
 
 static struct fill_part part = FILL_PART(FILL_DISK);
 static char folder[PATH_MAX], asked_at[sizeof((struct sockaddr_un *)0)->sun_path];
@@ -69,9 +67,7 @@ static struct {
 
 enum fill_state fill_part_state(const struct fill_part *p)
 {
-    return p->header ? (enum fill_state)atomic_load_explicit(
-                           (const _Atomic uint32_t *)&p->header->state, memory_order_acquire)
-                     : FILL_IDLE;
+    return p->header ? (enum fill_state)atomic_load_explicit((const _Atomic uint32_t *)&p->header->state, memory_order_acquire) : FILL_IDLE;
 }
 
 static void path_of(const char *name, char out[PATH_MAX])
@@ -127,8 +123,7 @@ int fill_part_bits(struct fill_part *p)
 bool fill_part_has(const struct fill_part *p, uint64_t chunk)
 {
     const uint8_t *at = atomic_load_explicit(&p->bits, memory_order_acquire) + chunk / 8;
-    return atomic_load_explicit((const _Atomic uint8_t *)at, memory_order_acquire) &
-           1u << chunk % 8;
+    return atomic_load_explicit((const _Atomic uint8_t *)at, memory_order_acquire) & 1u << chunk % 8;
 }
 
 static bool is_disk(int fd)
@@ -140,19 +135,16 @@ static bool is_disk(int fd)
 /* 0: look again; else the errno that the request fails with. */
 static int ask(enum fill_file what, uint64_t offset, uint64_t length)
 {
-    struct fill_want want = {
-        .version = FILL_VERSION, .file = what, .offset = offset, .length = length};
+    struct fill_want want = {.version = FILL_VERSION, .file = what, .offset = offset, .length = length};
     struct fill_answer answer;
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     const struct timeval limit = {.tv_sec = ANSWER_SEC};
     memcpy(addr.sun_path, asked_at, sizeof addr.sun_path);
     int error = 0, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     bool answered = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
-                    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
-                    connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
+                    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 && connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
                     send(fd, &want, sizeof want, MSG_NOSIGNAL) == (ssize_t)sizeof want &&
-                    recv(fd, &answer, sizeof answer, 0) == (ssize_t)sizeof answer &&
-                    answer.version == FILL_VERSION;
+                    recv(fd, &answer, sizeof answer, 0) == (ssize_t)sizeof answer && answer.version == FILL_VERSION;
     if (answered)
         error = answer.error < 0 ? EIO : 0;
     else
@@ -270,8 +262,7 @@ ssize_t space_preadv(int fd, const struct iovec *v, int count, off_t at)
 ssize_t space_pwritev(int fd, const struct iovec *v, int count, off_t at)
 {
     find_all();
-    return fill_wait(fd, (uint64_t)at, bytes_of(v, count)) < 0 ? -1
-                                                               : next.pwritev(fd, v, count, at);
+    return fill_wait(fd, (uint64_t)at, bytes_of(v, count)) < 0 ? -1 : next.pwritev(fd, v, count, at);
 }
 
 void fill_part_open(struct fill_part *p, const char *name)

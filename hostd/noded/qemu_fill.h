@@ -26,9 +26,9 @@ struct fill_part {
     uint64_t size;
 };
 
-#define FILL_PART(kind)                                                                            \
-    {                                                                                              \
-        .file = -1, .what = (kind), .lock = PTHREAD_MUTEX_INITIALIZER                              \
+#define FILL_PART(kind)                                                                                                                              \
+    {                                                                                                                                                \
+        .file = -1, .what = (kind), .lock = PTHREAD_MUTEX_INITIALIZER                                                                                \
     }
 
 /* Maps the header of the file `name` in the folder of the sandbox's object. Before QEMU's main

@@ -93,8 +93,7 @@ static void map_there(size_t first, size_t end, bool complete)
         start = i + 1;
     }
     pthread_mutex_unlock(&lock);
-    struct uffdio_range r = {.start = (uintptr_t)memory + first * piece,
-                             .len = least(end * piece, size) - first * piece};
+    struct uffdio_range r = {.start = (uintptr_t)memory + first * piece, .len = least(end * piece, size) - first * piece};
     ioctl(faults, UFFDIO_WAKE, &r);
 }
 
@@ -118,8 +117,7 @@ static void serve(uint64_t address)
     size_t i = (size_t)(address - (uintptr_t)memory) / piece, all = (size + piece - 1) / piece;
     size_t around = piece < WINDOW_BYTES ? WINDOW_BYTES / piece : 1;
     wait_for(i);
-    map_there(i / around * around, least((i / around + 1) * around, all),
-              fill_part_state(&part) == FILL_COMPLETE);
+    map_there(i / around * around, least((i / around + 1) * around, all), fill_part_state(&part) == FILL_COMPLETE);
 }
 
 /* The last thread to leave closes the descriptor, which nobody needs any more. */
@@ -169,8 +167,7 @@ static void watch(int device)
     close(device);
     if (faults < 0 || ioctl(faults, UFFDIO_API, &api) < 0)
         library_fail("make a userfaultfd");
-    struct uffdio_register r = {.range = {.start = (uintptr_t)memory, .len = size},
-                                .mode = UFFDIO_REGISTER_MODE_MISSING};
+    struct uffdio_register r = {.range = {.start = (uintptr_t)memory, .len = size}, .mode = UFFDIO_REGISTER_MODE_MISSING};
     if (ioctl(faults, UFFDIO_REGISTER, &r) < 0)
         library_fail("watch the guest's memory");
 }

@@ -47,10 +47,8 @@
 EXPORT int space_open(const char *path, int flags, ...) __asm__("open");
 EXPORT int space_open64(const char *path, int flags, ...) __asm__("open64");
 EXPORT int space_open64_2(const char *path, int flags) __asm__("__open64_2");
-EXPORT void *space_mmap(void *at, size_t length, int prot, int flags, int fd,
-                        off_t offset) __asm__("mmap");
-EXPORT void *space_mmap64(void *at, size_t length, int prot, int flags, int fd,
-                          off_t offset) __asm__("mmap64");
+EXPORT void *space_mmap(void *at, size_t length, int prot, int flags, int fd, off_t offset) __asm__("mmap");
+EXPORT void *space_mmap64(void *at, size_t length, int prot, int flags, int fd, off_t offset) __asm__("mmap64");
 EXPORT int space_fallocate(int fd, int mode, off_t offset, off_t length) __asm__("fallocate64");
 
 static int faults = -1; /* /dev/userfaultfd: it arrives while the guest runs */
@@ -100,10 +98,7 @@ static int receive_gifts(void)
         char space[CMSG_SPACE(RAM_WIRE_FDS * sizeof(int))];
     } control;
     struct iovec iov = {&offer, sizeof offer};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = sizeof control};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t got = recvmsg(noded, &msg, MSG_CMSG_CLOEXEC);
     struct cmsghdr *c = got == (ssize_t)sizeof offer ? CMSG_FIRSTHDR(&msg) : NULL;
     if (got >= 0)
@@ -124,8 +119,7 @@ static int receive_gifts(void)
 
 static void tell_mapped(void *at)
 {
-    struct ram_mapped m = {
-        .version = RAM_WIRE_VERSION, .address = (uint64_t)(uintptr_t)at, .length = length};
+    struct ram_mapped m = {.version = RAM_WIRE_VERSION, .address = (uint64_t)(uintptr_t)at, .length = length};
     if (send(noded, &m, sizeof m, MSG_NOSIGNAL) != (ssize_t)sizeof m)
         give_up("tell space-noded where the guest's memory is");
     close(noded);
@@ -187,8 +181,7 @@ void *space_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t of
     }
     flags = (flags & ~(MAP_SHARED | MAP_SHARED_VALIDATE | MAP_SYNC)) | MAP_PRIVATE | MAP_NORESERVE;
     bool arrives = faults >= 0;
-    void *got = arrives ? next(at, bytes, prot, flags | MAP_ANONYMOUS, -1, 0)
-                        : next(at, bytes, prot, flags, fd, offset);
+    void *got = arrives ? next(at, bytes, prot, flags | MAP_ANONYMOUS, -1, 0) : next(at, bytes, prot, flags, fd, offset);
     if (got != MAP_FAILED && arrives)
         lazy_start(got, bytes, prot, fd, faults);
     if (got != MAP_FAILED)
@@ -208,8 +201,7 @@ int space_fallocate(int fd, int mode, off_t offset, off_t bytes)
         return 0;
     if (!next)
         next = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate64");
-    return fill_wait(fd, (uint64_t)offset, (uint64_t)bytes) < 0 ? -1
-                                                                : next(fd, mode, offset, bytes);
+    return fill_wait(fd, (uint64_t)offset, (uint64_t)bytes) < 0 ? -1 : next(fd, mode, offset, bytes);
 }
 
 static void write_map(const char *path, const char *text)

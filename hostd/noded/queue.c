@@ -145,8 +145,7 @@ static bool lane_run(struct queue *q, struct lane_state *lane, uint32_t threads)
         lane->working++;
         t->started = true;
         t->work_req.data = t;
-        uv_queue_work(q->loop, &t->work_req, on_thread,
-                      after_thread); /* fails only without a callback */
+        uv_queue_work(q->loop, &t->work_req, on_thread, after_thread); /* fails only without a callback */
     }
     return finished;
 }

@@ -28,9 +28,8 @@ struct task {
     /* Set by the submitter. */
     uint64_t key; /* tasks of one key run one after another, in order; 0: not ordered */
     enum lane lane;
-    uint32_t limit_msec; /* from submission; 0: none */
-    void (*work)(
-        struct task *t); /* on a thread. Never called when the time was over before its turn came */
+    uint32_t limit_msec;             /* from submission; 0: none */
+    void (*work)(struct task *t);    /* on a thread. Never called when the time was over before its turn came */
     void (*expired)(struct task *t); /* the time is over: answer now. At most once, before `done`.
                                         NULL when limit_msec is 0 */
     void (*done)(struct task *t);    /* the last call: free it */

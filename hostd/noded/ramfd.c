@@ -111,10 +111,7 @@ static bool send_ram(const struct ramfd *f, int conn)
     } control = {0};
     size_t size = count * sizeof(int);
     struct iovec iov = {&offer, sizeof offer};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = CMSG_SPACE(size)};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE(size)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -129,12 +126,10 @@ static void serve(struct ramfd *f, int conn)
     struct ram_mapped m;
     socklen_t len = sizeof peer;
     if (getsockopt(conn, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != f->uid) {
-        log_warn("audit: refused pid %d of uid %u the memory of sandbox %s", peer.pid, peer.uid,
-                 f->name);
+        log_warn("audit: refused pid %d of uid %u the memory of sandbox %s", peer.pid, peer.uid, f->name);
         return;
     }
-    if (!send_ram(f, conn) || !readable(f, conn, ANSWER_MSEC) ||
-        recv(conn, &m, sizeof m, 0) != (ssize_t)sizeof m)
+    if (!send_ram(f, conn) || !readable(f, conn, ANSWER_MSEC) || recv(conn, &m, sizeof m, 0) != (ssize_t)sizeof m)
         return;
     if (m.version != RAM_WIRE_VERSION || m.length != f->length)
         return;
@@ -164,8 +159,7 @@ static int listen_there(const struct ramfds *r, const char *name, uid_t uid, int
         return -1;
     snprintf(addr.sun_path, sizeof addr.sun_path, "%s/%s", r->path, name);
     /* the process's umask is 077 */
-    if (bind(fd, (struct sockaddr *)&addr, sizeof addr) < 0 ||
-        fchownat(r->dir, name, uid, uid, AT_SYMLINK_NOFOLLOW) < 0 || listen(fd, queue) < 0)
+    if (bind(fd, (struct sockaddr *)&addr, sizeof addr) < 0 || fchownat(r->dir, name, uid, uid, AT_SYMLINK_NOFOLLOW) < 0 || listen(fd, queue) < 0)
         return -1;
     return steal_fd(&fd);
 }
@@ -209,23 +203,18 @@ static void drop(struct ramfd *f)
     free(f);
 }
 
-int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ramfd_gifts *gifts,
-                uint64_t length, struct ramfd **out, struct err *e)
+int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ramfd_gifts *gifts, uint64_t length, struct ramfd **out, struct err *e)
 {
     struct ramfd *f = calloc(1, sizeof *f);
     if (!f)
         return err_set(e, ENOMEM, "start sandbox %012llx: out of memory", (unsigned long long)id);
-    *f = (struct ramfd){
-        .all = r, .listener = -1, .wake = {-1, -1}, .gifts = *gifts, .uid = uid, .length = length};
+    *f = (struct ramfd){.all = r, .listener = -1, .wake = {-1, -1}, .gifts = *gifts, .uid = uid, .length = length};
     snprintf(f->name, sizeof f->name, "%012llx", (unsigned long long)(id & 0xffffffffffffull));
     f->listener = listen_there(r, f->name, uid, 4);
-    int rc = f->listener < 0 || pipe2(f->wake, O_CLOEXEC) < 0
-                 ? err_sys(e, "make %s/%s", r->path, f->name)
-                 : 0;
+    int rc = f->listener < 0 || pipe2(f->wake, O_CLOEXEC) < 0 ? err_sys(e, "make %s/%s", r->path, f->name) : 0;
     int error = rc < 0 ? 0 : pthread_create(&f->thread, NULL, thread_main, f);
     if (error)
-        rc = err_set(e, error, "start sandbox %s: no thread for its memory: %s", f->name,
-                     strerror(error));
+        rc = err_set(e, error, "start sandbox %s: no thread for its memory: %s", f->name, strerror(error));
     if (rc < 0) {
         drop(f);
         return rc;

@@ -28,8 +28,7 @@ struct ramfd_gifts {
 
 /* Waits, on a thread of its own, for the QEMU of sandbox `id`, and gives it `gifts` (they stay the
  * caller's, until ramfd_finish). */
-int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ramfd_gifts *gifts,
-                uint64_t length, struct ramfd **out, struct err *e);
+int ramfd_start(const struct ramfds *r, uint64_t id, uid_t uid, const struct ramfd_gifts *gifts, uint64_t length, struct ramfd **out, struct err *e);
 /* The socket's path. */
 void ramfd_path(const struct ramfd *f, char out[PATH_MAX]);
 

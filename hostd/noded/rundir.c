@@ -32,10 +32,8 @@ static int allow_user(int fd, uid_t user)
     enum { R_X = ACL_READ | ACL_EXECUTE, RWX = R_X | ACL_WRITE, ENTRIES = 5 };
     struct posix_acl_xattr_header head = {htole32(POSIX_ACL_XATTR_VERSION)};
     struct posix_acl_xattr_entry entries[ENTRIES] = {
-        entry(ACL_USER_OBJ, RWX, (uint32_t)ACL_UNDEFINED_ID),
-        entry(ACL_USER, RWX, user),
-        entry(ACL_GROUP_OBJ, R_X, (uint32_t)ACL_UNDEFINED_ID),
-        entry(ACL_MASK, RWX, (uint32_t)ACL_UNDEFINED_ID),
+        entry(ACL_USER_OBJ, RWX, (uint32_t)ACL_UNDEFINED_ID),  entry(ACL_USER, RWX, user),
+        entry(ACL_GROUP_OBJ, R_X, (uint32_t)ACL_UNDEFINED_ID), entry(ACL_MASK, RWX, (uint32_t)ACL_UNDEFINED_ID),
         entry(ACL_OTHER, R_X, (uint32_t)ACL_UNDEFINED_ID),
     };
     char acl[sizeof head + sizeof entries];

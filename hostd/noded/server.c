@@ -29,8 +29,7 @@
 #include <sys/un.h>
 
 #define CLIENTS_MAX 16u
-#define OUTPUT_MAX                                                                                 \
-    1024u /* replies and events that a client may leave unread beyond what the socket holds */
+#define OUTPUT_MAX  1024u /* replies and events that a client may leave unread beyond what the socket holds */
 #define SOCKET_NAME "noded.sock"
 
 struct server {
@@ -61,16 +60,13 @@ struct job {
     bool resync;              /* of our own: counted in server.resync */
 };
 
-static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then,
-                       bool resync);
-static void submit(struct server *s, const struct op *op, struct conn *c,
-                   const struct noded_request *q, enum noded_vm_event then, bool resync);
+static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then, bool resync);
+static void submit(struct server *s, const struct op *op, struct conn *c, const struct noded_request *q, enum noded_vm_event then, bool resync);
 static void broadcast(struct server *s, const struct noded_reply *ev);
 
 /* ---- answers ---- */
 
-static void answer(struct conn *c, const struct noded_request *q, struct noded_reply *rep, int fd,
-                   int rc, const char *sentence)
+static void answer(struct conn *c, const struct noded_request *q, struct noded_reply *rep, int fd, int rc, const char *sentence)
 {
     rep->version = NODED_VERSION;
     rep->event = NODED_REPLY;
@@ -109,8 +105,7 @@ static void job_expired(struct task *t)
 static void undo(struct server *s, const struct job *j)
 {
     bool any = j->op->undo->fields & OP_OBJECT;
-    struct noded_request q = {
-        .version = NODED_VERSION, .kind = any ? j->req.kind : NODED_SANDBOX, .id = j->req.id};
+    struct noded_request q = {.version = NODED_VERSION, .kind = any ? j->req.kind : NODED_SANDBOX, .id = j->req.id};
     submit(s, j->op->undo, NULL, &q, 0, false);
 }
 
@@ -120,10 +115,7 @@ static void own_done(struct server *s, struct job *j)
     if (j->rc < 0)
         log_warn("%s %012llx: %s", j->op->name, (unsigned long long)j->req.id, j->err.msg);
     if (j->then) {
-        struct noded_reply ev = {.version = NODED_VERSION,
-                                 .event = NODED_EVENT_VM,
-                                 .id = j->req.id,
-                                 .vm_event = j->then};
+        struct noded_reply ev = {.version = NODED_VERSION, .event = NODED_EVENT_VM, .id = j->req.id, .vm_event = j->then};
         broadcast(s, &ev);
     }
     if (j->resync && --s->resync == 0) {
@@ -143,8 +135,7 @@ static void job_done(struct task *t)
     } else if (!t->timed_out) {
         own_done(s, j);
     } else if (t->started) {
-        log_info("audit: %s %012llx late result=%d usec=%llu", j->op->name,
-                 (unsigned long long)j->req.id, j->rc,
+        log_info("audit: %s %012llx late result=%d usec=%llu", j->op->name, (unsigned long long)j->req.id, j->rc,
                  (unsigned long long)((uv_hrtime() - j->started) / 1000));
         if (j->rc == 0 && j->op->undo)
             undo(s, j);
@@ -155,8 +146,7 @@ static void job_done(struct task *t)
         s->stopped(s->stopped_user);
 }
 
-static void submit(struct server *s, const struct op *op, struct conn *c,
-                   const struct noded_request *q, enum noded_vm_event then, bool resync)
+static void submit(struct server *s, const struct op *op, struct conn *c, const struct noded_request *q, enum noded_vm_event then, bool resync)
 {
     struct job *j = calloc(1, sizeof *j);
     if (!j)
@@ -182,8 +172,7 @@ static void submit(struct server *s, const struct op *op, struct conn *c,
     queue_submit(s->queue, &j->task);
 }
 
-static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then,
-                       bool resync)
+static void submit_own(struct server *s, const struct op *op, uint64_t id, enum noded_vm_event then, bool resync)
 {
     struct noded_request q = {.version = NODED_VERSION, .kind = NODED_SANDBOX, .id = id};
     submit(s, op, NULL, &q, then, resync);
@@ -191,8 +180,7 @@ static void submit_own(struct server *s, const struct op *op, uint64_t id, enum 
 
 /* ---- clients ---- */
 
-static void refuse(struct conn *c, const struct noded_request *q, const char *name,
-                   const struct err *e)
+static void refuse(struct conn *c, const struct noded_request *q, const char *name, const struct err *e)
 {
     struct noded_reply rep = {0};
     audit(name, q, -e->code, uv_hrtime(), e->msg);
@@ -207,9 +195,7 @@ static void on_request(void *user, struct conn *c, const void *request, int *fds
     struct err e = {0};
     const struct op *op = op_find(q->op);
     if (q->version != NODED_VERSION)
-        err_set(&e, EPROTO,
-                "this space-noded speaks version %u, not %u: install both daemons from one build",
-                NODED_VERSION, q->version);
+        err_set(&e, EPROTO, "this space-noded speaks version %u, not %u: install both daemons from one build", NODED_VERSION, q->version);
     else if (!conn_greeted(c) && q->op != NODED_HELLO)
         err_set(&e, EPROTO, "the first request must be hello");
     else if (!op)
@@ -217,8 +203,8 @@ static void on_request(void *user, struct conn *c, const void *request, int *fds
     else if (op_check(op, s->node, q, &e) < 0)
         ;
     else if (op->needs_libvirt && !vms_up(s->node->vms))
-        err_set(&e, ENOTCONN, "%s %012llx: libvirt does not answer at %s; is libvirtd running?",
-                op->name, (unsigned long long)q->id, s->node->config.libvirt);
+        err_set(&e, ENOTCONN, "%s %012llx: libvirt does not answer at %s; is libvirtd running?", op->name, (unsigned long long)q->id,
+                s->node->config.libvirt);
     else {
         conn_set_greeted(c);
         submit(s, op, c, q, 0, false);
@@ -250,8 +236,7 @@ static bool welcome(const struct server *s, int fd, uint32_t *ret_place)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
         return false;
     if (peer.uid != s->user && peer.uid != 0) {
-        log_warn("audit: refused pid %d of uid %u: only uid %u and root may connect", peer.pid,
-                 peer.uid, s->user);
+        log_warn("audit: refused pid %d of uid %u: only uid %u and root may connect", peer.pid, peer.uid, s->user);
         return false;
     }
     for (uint32_t i = 0; i < CLIENTS_MAX; i++)
@@ -287,8 +272,7 @@ static void on_accept(uv_poll_t *p, int status, int events)
 void server_vm_event(void *server, uint64_t id, enum noded_vm_event what)
 {
     struct server *s = server;
-    struct noded_reply ev = {
-        .version = NODED_VERSION, .event = NODED_EVENT_VM, .id = id, .vm_event = what};
+    struct noded_reply ev = {.version = NODED_VERSION, .event = NODED_EVENT_VM, .id = id, .vm_event = what};
     if (what == NODED_VM_GONE || what == NODED_VM_CRASHED)
         submit_own(s, &op_reap, id, what, false);
     else
@@ -329,8 +313,7 @@ static int bind_socket(int fd, int dir_fd, const char *run, uid_t user, struct e
     return 0;
 }
 
-int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run, uid_t user,
-                struct server **out, struct err *e)
+int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run, uid_t user, struct server **out, struct err *e)
 {
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)

@@ -16,8 +16,7 @@ struct server;
  * Binds `name` in the directory `dir_fd` (mode 0600, `user`'s) without listening yet; needs
  * CAP_CHOWN. `run` is the directory's path, for sun_path. `node` and `loop` must outlive it.
  */
-int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run, uid_t user,
-                struct server **out, struct err *e);
+int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run, uid_t user, struct server **out, struct err *e);
 
 /* Starts to accept. A second call does nothing. */
 int server_listen(struct server *s, struct err *e);

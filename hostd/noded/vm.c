@@ -56,8 +56,7 @@ static bool starting(virDomainPtr dom)
 {
     int state, reason;
     return virDomainGetState(dom, &state, &reason, 0) == 0 &&
-           (state == VIR_DOMAIN_SHUTOFF || state == VIR_DOMAIN_NOSTATE ||
-            (state == VIR_DOMAIN_PAUSED && reason == VIR_DOMAIN_PAUSED_STARTING_UP));
+           (state == VIR_DOMAIN_SHUTOFF || state == VIR_DOMAIN_NOSTATE || (state == VIR_DOMAIN_PAUSED && reason == VIR_DOMAIN_PAUSED_STARTING_UP));
 }
 
 int vms_started(struct vms *v, uint64_t id, struct err *e)
@@ -75,9 +74,7 @@ int vms_started(struct vms *v, uint64_t id, struct err *e)
  * container may not allow. */
 static void limit_memory(const struct vm *m, uint64_t bytes, uint64_t id)
 {
-    virTypedParameter limit = {.field = VIR_DOMAIN_MEMORY_HARD_LIMIT,
-                               .type = VIR_TYPED_PARAM_ULLONG,
-                               .value.ul = bytes / 1024};
+    virTypedParameter limit = {.field = VIR_DOMAIN_MEMORY_HARD_LIMIT, .type = VIR_TYPED_PARAM_ULLONG, .value.ul = bytes / 1024};
     struct err why = {0};
     if (!bytes || virDomainSetMemoryParameters(m->dom, &limit, 1, VIR_DOMAIN_AFFECT_LIVE) == 0)
         return;
@@ -85,14 +82,12 @@ static void limit_memory(const struct vm *m, uint64_t bytes, uint64_t id)
     log_warn("%s", why.msg); /* the guest's own memory is limited in any case */
 }
 
-int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit, bool paused,
-              struct err *e)
+int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit, bool paused, struct err *e)
 {
     AUTO_VM struct vm m = {0};
     int rc = vm_find(v, "start", id, &m, e);
     if (rc == 0)
-        return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already",
-                       (unsigned long long)id);
+        return err_set(e, EEXIST, "start sandbox %012llx: its virtual machine runs already", (unsigned long long)id);
     if (rc != -ESRCH)
         return rc;
     m.dom = virDomainCreateXML(m.use.conn, xml, paused ? VIR_DOMAIN_START_PAUSED : 0);
@@ -115,8 +110,7 @@ int vms_destroy(struct vms *v, uint64_t id, struct err *e)
 }
 
 /* Moves a domain to `want`, unless it is there. */
-static int set_state(struct vms *v, uint64_t id, const char *what, int want,
-                     int (*move)(virDomainPtr), struct err *e)
+static int set_state(struct vms *v, uint64_t id, const char *what, int want, int (*move)(virDomainPtr), struct err *e)
 {
     AUTO_VM struct vm m = {0};
     int state = 0, rc = vm_find(v, what, id, &m, e);
@@ -148,8 +142,7 @@ int vms_resize_disk(struct vms *v, uint64_t id, uint64_t bytes, struct err *e)
     return vms_fail(&m.use, "grow the disk of", id, e);
 }
 
-int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss,
-              bool *ret_running, struct err *e)
+int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss, bool *ret_running, struct err *e)
 {
     AUTO_VM struct vm m = {0};
     virDomainMemoryStatStruct mem[VIR_DOMAIN_MEMORY_STAT_NR];
@@ -175,16 +168,12 @@ static const char *state_name(const virDomainStatsRecord *r)
 {
     int state = 0;
     for (int i = 0; i < r->nparams; i++)
-        if (r->params[i].type == VIR_TYPED_PARAM_INT &&
-            strcmp(r->params[i].field, "state.state") == 0)
+        if (r->params[i].type == VIR_TYPED_PARAM_INT && strcmp(r->params[i].field, "state.state") == 0)
             state = r->params[i].value.i;
-    return state == VIR_DOMAIN_RUNNING  ? "running"
-           : state == VIR_DOMAIN_PAUSED ? "paused"
-                                        : "other";
+    return state == VIR_DOMAIN_RUNNING ? "running" : state == VIR_DOMAIN_PAUSED ? "paused" : "other";
 }
 
-int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user,
-             struct err *e)
+int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user, struct err *e)
 {
     AUTO_VM struct vm m = {0};
     virDomainStatsRecordPtr *records = NULL;
@@ -192,8 +181,7 @@ int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *stat
     if (rc < 0)
         return rc;
     int n = virConnectGetAllDomainStats(m.use.conn, VIR_DOMAIN_STATS_STATE, &records,
-                                        VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE |
-                                            VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT);
+                                        VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT);
     if (n < 0)
         return vms_fail(&m.use, "list", 0, e);
     for (int i = 0; i < n; i++) {

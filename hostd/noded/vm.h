@@ -21,21 +21,19 @@ struct vms;
 struct vms_hooks {
     void (*event)(void *user, uint64_t id, enum noded_vm_event what);
     void (*connected)(void *user); /* each time; what happened before is not known */
-    void (*tried)(void *user); /* once, after the first attempt to connect, whatever came out (after
+    void (*tried)(void *user);     /* once, after the first attempt to connect, whatever came out (after
                                   connected) */
     void *user;
 };
 
 /* Starts connecting to `uri`. `prefix` and `uri` must outlive it. Call once a process. */
-int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks,
-             struct vms **out, struct err *e);
+int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks, struct vms **out, struct err *e);
 /* No more hooks; the thread is left to the end of the process. NULL is fine. */
 void vms_close(struct vms *v);
 
 /* Starts a transient domain from its XML, with a limit on the memory of the whole QEMU and its page
  * cache (bytes, 0: none); its processors do not run yet when `paused`. EEXIST. */
-int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit, bool paused,
-              struct err *e);
+int vms_start(struct vms *v, uint64_t id, const char *xml, uint64_t memory_limit, bool paused, struct err *e);
 /* Ends it at once. A missing one is success. */
 int vms_destroy(struct vms *v, uint64_t id, struct err *e);
 /* 1, 0, or -errno when it cannot be known. */
@@ -47,15 +45,12 @@ int vms_started(struct vms *v, uint64_t id, struct err *e);
 int vms_pause(struct vms *v, uint64_t id, struct err *e);
 int vms_resume(struct vms *v, uint64_t id, struct err *e);
 int vms_resize_disk(struct vms *v, uint64_t id, uint64_t bytes, struct err *e);
-int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss,
-              bool *ret_running, struct err *e);
+int vms_stats(struct vms *v, uint64_t id, uint64_t *ret_cpu_nsec, uint64_t *ret_rss, bool *ret_running, struct err *e);
 /* Calls back for each domain of this instance, with "running", "paused" or "other". */
-int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user,
-             struct err *e);
+int vms_list(struct vms *v, void (*cb)(void *user, uint64_t id, const char *state), void *user, struct err *e);
 /* A domain, found once, for several commands. One thread at a time. */
 struct vm_session;
-int vms_session_open(struct vms *v, const char *what, uint64_t id, struct vm_session **out,
-                     struct err *e);
+int vms_session_open(struct vms *v, const char *what, uint64_t id, struct vm_session **out, struct err *e);
 void vms_session_close(struct vm_session *s); /* NULL is fine */
 /* libvirt says that it runs. */
 bool vms_session_running(struct vm_session *s);
@@ -64,8 +59,7 @@ bool vms_session_running(struct vm_session *s);
  * as
  * "\"status\":") in the answer goes to `out`, empty when there is none. EIO with QEMU's reason.
  */
-int vms_qmp(struct vm_session *s, const char *command, int fd, const char *name, char *out,
-            size_t size, struct err *e);
+int vms_qmp(struct vm_session *s, const char *command, int fd, const char *name, char *out, size_t size, struct err *e);
 
 /* The next `paused` PAUSED and `resumed` RESUMED events of a domain are this process's own doing,
  * and not told. Negative takes that back for those that have not come. */

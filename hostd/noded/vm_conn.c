@@ -108,18 +108,11 @@ static enum noded_vm_event translate(int event, int detail)
 {
     switch (event) {
     case VIR_DOMAIN_EVENT_STOPPED:
-        return detail == VIR_DOMAIN_EVENT_STOPPED_CRASHED ||
-                       detail == VIR_DOMAIN_EVENT_STOPPED_FAILED
-                   ? NODED_VM_CRASHED
-                   : NODED_VM_GONE;
-    case VIR_DOMAIN_EVENT_CRASHED:
-        return NODED_VM_GUEST_PANIC;
-    case VIR_DOMAIN_EVENT_SUSPENDED:
-        return detail == VIR_DOMAIN_EVENT_SUSPENDED_IOERROR ? NODED_VM_IO_ERROR : NODED_VM_PAUSED;
-    case VIR_DOMAIN_EVENT_RESUMED:
-        return NODED_VM_RESUMED;
-    default:
-        return 0;
+        return detail == VIR_DOMAIN_EVENT_STOPPED_CRASHED || detail == VIR_DOMAIN_EVENT_STOPPED_FAILED ? NODED_VM_CRASHED : NODED_VM_GONE;
+    case VIR_DOMAIN_EVENT_CRASHED: return NODED_VM_GUEST_PANIC;
+    case VIR_DOMAIN_EVENT_SUSPENDED: return detail == VIR_DOMAIN_EVENT_SUSPENDED_IOERROR ? NODED_VM_IO_ERROR : NODED_VM_PAUSED;
+    case VIR_DOMAIN_EVENT_RESUMED: return NODED_VM_RESUMED;
+    default: return 0;
     }
 }
 
@@ -200,11 +193,8 @@ static virConnectPtr try_connect(struct vms *v, int *ret_events)
         return NULL;
     v->closed = false;
     *ret_events = -1;
-    if (virConnectRegisterCloseCallback(conn, on_close, v, NULL) == 0 &&
-        virConnectSetKeepAlive(conn, KEEPALIVE_SEC, KEEPALIVE_COUNT) >= 0)
-        *ret_events =
-            virConnectDomainEventRegisterAny(conn, NULL, VIR_DOMAIN_EVENT_ID_LIFECYCLE,
-                                             VIR_DOMAIN_EVENT_CALLBACK(on_lifecycle), v, NULL);
+    if (virConnectRegisterCloseCallback(conn, on_close, v, NULL) == 0 && virConnectSetKeepAlive(conn, KEEPALIVE_SEC, KEEPALIVE_COUNT) >= 0)
+        *ret_events = virConnectDomainEventRegisterAny(conn, NULL, VIR_DOMAIN_EVENT_ID_LIFECYCLE, VIR_DOMAIN_EVENT_CALLBACK(on_lifecycle), v, NULL);
     if (*ret_events >= 0)
         return conn;
     virConnectUnregisterCloseCallback(conn, on_close);
@@ -220,8 +210,7 @@ static void set_up(struct vms *v, virConnectPtr conn)
     v->up = true;
     v->generation++;
     if (version)
-        snprintf(v->qemu, sizeof v->qemu, "%lu.%lu.%lu", version / 1000000, version / 1000 % 1000,
-                 version % 1000);
+        snprintf(v->qemu, sizeof v->qemu, "%lu.%lu.%lu", version / 1000000, version / 1000 % 1000, version % 1000);
     pthread_mutex_unlock(&v->lock);
 }
 
@@ -268,8 +257,7 @@ static void *thread_main(void *arg)
         }
         if (!told) {
             const virError *why = virGetLastError();
-            log_warn("connect to libvirt at %s: %s; trying again until it is there", v->uri,
-                     why && why->message ? why->message : "failed");
+            log_warn("connect to libvirt at %s: %s; trying again until it is there", v->uri, why && why->message ? why->message : "failed");
             post(v, NOTE_TRIED, 0, 0);
         }
         told = true;
@@ -285,8 +273,7 @@ static void ignore_error(void *user, virErrorPtr error)
     (void)error;
 }
 
-int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks,
-             struct vms **out, struct err *e)
+int vms_open(uv_loop_t *loop, const char *uri, const char *prefix, const struct vms_hooks *hooks, struct vms **out, struct err *e)
 {
     struct vms *v = calloc(1, sizeof *v);
     if (!v)
@@ -334,9 +321,7 @@ int vms_take(struct vms *v, const char *what, uint64_t id, struct vms_use *u, st
         u->conn = virConnectOpen(v->uri);
     if (u->conn)
         return 0;
-    return err_set(e, ENOTCONN,
-                   "%s sandbox %012llx: libvirt does not answer at %s; is libvirtd running?", what,
-                   (unsigned long long)id, v->uri);
+    return err_set(e, ENOTCONN, "%s sandbox %012llx: libvirt does not answer at %s; is libvirtd running?", what, (unsigned long long)id, v->uri);
 }
 
 void vms_give(struct vms_use *u)
@@ -345,8 +330,7 @@ void vms_give(struct vms_use *u)
         return;
     bool alive = virConnectIsAlive(u->conn) == 1;
     pthread_mutex_lock(&u->v->lock);
-    bool keep =
-        alive && u->v->up && u->generation == u->v->generation && u->v->idle_count < QUEUE_THREADS;
+    bool keep = alive && u->v->up && u->generation == u->v->generation && u->v->idle_count < QUEUE_THREADS;
     if (keep)
         u->v->idle[u->v->idle_count++] = u->conn;
     pthread_mutex_unlock(&u->v->lock);
@@ -361,15 +345,11 @@ int vms_fail(const struct vms_use *u, const char *what, uint64_t id, struct err 
     int code = why ? why->code : VIR_ERR_OK;
     str_copy(text, sizeof text, why && why->message ? why->message : "libvirt gives no reason");
     if (code == VIR_ERR_NO_DOMAIN)
-        return err_set(e, ESRCH, "%s sandbox %012llx: it has no virtual machine", what,
-                       (unsigned long long)id);
+        return err_set(e, ESRCH, "%s sandbox %012llx: it has no virtual machine", what, (unsigned long long)id);
     if (virConnectIsAlive(u->conn) != 1) /* forgets the error */
-        return err_set(e, ENOTCONN,
-                       "%s sandbox %012llx: the connection to libvirt at %s was lost meanwhile",
-                       what, (unsigned long long)id, u->v->uri);
-    int posix = code == VIR_ERR_NO_MEMORY           ? ENOMEM
-                : code == VIR_ERR_OPERATION_TIMEOUT ? ETIMEDOUT
-                                                    : EIO;
+        return err_set(e, ENOTCONN, "%s sandbox %012llx: the connection to libvirt at %s was lost meanwhile", what, (unsigned long long)id,
+                       u->v->uri);
+    int posix = code == VIR_ERR_NO_MEMORY ? ENOMEM : code == VIR_ERR_OPERATION_TIMEOUT ? ETIMEDOUT : EIO;
     return err_set(e, posix, "%s sandbox %012llx: %s", what, (unsigned long long)id, text);
 }
 
@@ -383,8 +363,7 @@ uint64_t vms_id(const struct vms *v, virDomainPtr dom)
     const char *name = virDomainGetName(dom);
     size_t len = strlen(v->prefix);
     uint64_t id = 0;
-    if (!name || strncmp(name, v->prefix, len) != 0 || name[len] != '-' ||
-        str_parse_id(name + len + 1, strlen(name + len + 1), &id) < 0)
+    if (!name || strncmp(name, v->prefix, len) != 0 || name[len] != '-' || str_parse_id(name + len + 1, strlen(name + len + 1), &id) < 0)
         return 0;
     return id;
 }

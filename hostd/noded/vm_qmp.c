@@ -17,14 +17,12 @@ struct vm_session {
     uint64_t id;
 };
 
-int vms_session_open(struct vms *v, const char *what, uint64_t id, struct vm_session **out,
-                     struct err *e)
+int vms_session_open(struct vms *v, const char *what, uint64_t id, struct vm_session **out, struct err *e)
 {
     char name[64];
     struct vm_session *s = calloc(1, sizeof *s);
     if (!s)
-        return err_set(e, ENOMEM, "%s sandbox %012llx: out of memory", what,
-                       (unsigned long long)id);
+        return err_set(e, ENOMEM, "%s sandbox %012llx: out of memory", what, (unsigned long long)id);
     s->id = id;
     int rc = vms_take(v, what, id, &s->use, e);
     if (rc == 0) {
@@ -63,8 +61,7 @@ static bool json_text(const char *json, const char *name, char *out, size_t size
     return true;
 }
 
-int vms_qmp(struct vm_session *s, const char *command, int fd, const char *name, char *out,
-            size_t size, struct err *e)
+int vms_qmp(struct vm_session *s, const char *command, int fd, const char *name, char *out, size_t size, struct err *e)
 {
     char *reply = NULL, why[200];
     unsigned fds = fd >= 0 ? 1 : 0;
@@ -75,8 +72,7 @@ int vms_qmp(struct vm_session *s, const char *command, int fd, const char *name,
     if (strncmp(reply, "{\"error\"", 8) == 0) {
         if (!json_text(reply, "\"desc\":", why, sizeof why))
             str_copy(why, sizeof why, "it gives no reason");
-        rc = err_set(e, EIO, "QEMU of sandbox %012llx refuses %.60s: %s", (unsigned long long)s->id,
-                     command, why);
+        rc = err_set(e, EIO, "QEMU of sandbox %012llx refuses %.60s: %s", (unsigned long long)s->id, command, why);
     } else if (out && !json_text(reply, name, out, size)) {
         out[0] = 0;
     }

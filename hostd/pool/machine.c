@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ARRIVE_TRIES 6 /* of HELLO_MSEC, when its memory arrives */
-#define HELLO_MSEC 20000u /* from the load to the agent's echo: milliseconds on an idle host */
+#define ARRIVE_TRIES 6      /* of HELLO_MSEC, when its memory arrives */
+#define HELLO_MSEC   20000u /* from the load to the agent's echo: milliseconds on an idle host */
 
 /* Sandboxes and what is made for them come before machines that wait for somebody. */
 static bool pool_make_room(struct space *s, uint64_t memory)
@@ -110,8 +110,16 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
     m->next = s->machines;
     s->machines = m;
     struct noded_request copy = {.op = NODED_OBJECT_SNAPSHOT, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id};
-    struct noded_request run = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = m->object, .kind2 = base->kind, .id2 = base->id,
-                                .flags = NODED_INCOMING | (base->arrives ? NODED_FILLING : 0), .memory = base->memory, .vcpus = base->vcpus, .accel = s->accel, .slot = m->slot};
+    struct noded_request run = {.op = NODED_VM_START,
+                                .kind = NODED_SANDBOX,
+                                .id = m->object,
+                                .kind2 = base->kind,
+                                .id2 = base->id,
+                                .flags = NODED_INCOMING | (base->arrives ? NODED_FILLING : 0),
+                                .memory = base->memory,
+                                .vcpus = base->vcpus,
+                                .accel = s->accel,
+                                .slot = m->slot};
     rc = noded_call(s, &copy, NULL, NULL, e);
     if (rc == 0)
         rc = noded_call(s, &run, NULL, NULL, e);
@@ -178,7 +186,11 @@ static int say_hello(struct machine *m, unsigned tries, struct err *e)
 int machine_load(struct machine *m, const struct head *h, struct err *e)
 {
     struct space *s = m->space;
-    struct noded_request load = {.op = NODED_VM_LOAD, .kind = NODED_SANDBOX, .id = m->object, .kind2 = h->kind, .id2 = h->id,
+    struct noded_request load = {.op = NODED_VM_LOAD,
+                                 .kind = NODED_SANDBOX,
+                                 .id = m->object,
+                                 .kind2 = h->kind,
+                                 .id2 = h->id,
                                  .flags = (head_same(h, &m->base) ? NODED_OWN_DISK : 0) | (h->filling ? NODED_FILLING : 0)};
     uint64_t began = uv_hrtime();
     int rc = noded_call(s, &load, NULL, NULL, e);
@@ -261,8 +273,12 @@ static struct machine *machine_of(struct sandbox *sb)
     struct machine *m = calloc(1, sizeof *m);
     if (!m)
         abort();
-    *m = (struct machine){.space = s, .state = MACHINE_STARTING, .object = (uint64_t)sb->row.object,
-                          .slot = sb->slot_taken ? (uint32_t)sb->row.slot : s->config.uid_count, .guest = sb->guest, .next = s->machines};
+    *m = (struct machine){.space = s,
+                          .state = MACHINE_STARTING,
+                          .object = (uint64_t)sb->row.object,
+                          .slot = sb->slot_taken ? (uint32_t)sb->row.slot : s->config.uid_count,
+                          .guest = sb->guest,
+                          .next = s->machines};
     m->base.memory = sb->charged;
     s->guest_memory -= sb->charged;
     s->pool_memory += sb->charged;

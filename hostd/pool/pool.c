@@ -6,24 +6,24 @@
 // that figure decays. One coroutine at a time makes what is missing, one machine after the other, and rests while somebody waits for a sandbox to run, and until
 // its first command has had its time: it competes for the same processors. When that never ends it makes one machine all the same, now and then. Machines beyond the figure end with the next decay. The pool's memory is charged on top of that of the sandboxes,
 // and gives way to it.
+#include "hostd/pool/pool.h"
 #include "base/log.h"
 #include "hostd/guest/guest.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/noded_client.h"
-#include "hostd/pool/pool.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define TICK_MSEC    1000u
-#define BURST_MSEC   3000u  /* what is taken within this is one burst: a machine is made in a fraction of it */
-#define DECAY_TICKS  120u   /* after so many quiet seconds a shelf's figures shrink */
-#define BACKOFF_TICKS 30u   /* after a machine could not be made */
-#define REST_MSEC     150u  /* after a sandbox came to run: its first command's */
-#define STARVED_MSEC  1000u /* a machine is missing for so long: it is made whatever else there is to do */
-#define FAR_BYTES    (16u << 20) /* a head that changed more than this against its base is worth mapping itself */
+#define TICK_MSEC     1000u
+#define BURST_MSEC    3000u       /* what is taken within this is one burst: a machine is made in a fraction of it */
+#define DECAY_TICKS   120u        /* after so many quiet seconds a shelf's figures shrink */
+#define BACKOFF_TICKS 30u         /* after a machine could not be made */
+#define REST_MSEC     150u        /* after a sandbox came to run: its first command's */
+#define STARVED_MSEC  1000u       /* a machine is missing for so long: it is made whatever else there is to do */
+#define FAR_BYTES     (16u << 20) /* a head that changed more than this against its base is worth mapping itself */
 
 struct shelf {
     struct shelf *next;
@@ -31,10 +31,10 @@ struct shelf {
     struct {
         uint32_t wanted, burst;
         uint64_t burst_began; /* uv_now */
-    } of[2];           /* slots, ready machines */
-    unsigned quiet;    /* ticks since the last demand */
-    unsigned backoff;  /* ticks */
-    bool standing;     /* the default template's */
+    } of[2];                  /* slots, ready machines */
+    unsigned quiet;           /* ticks since the last demand */
+    unsigned backoff;         /* ticks */
+    bool standing;            /* the default template's */
 };
 
 struct pool {

@@ -14,15 +14,15 @@
 
 /* An object of space-noded (lib/ipc/noded.h) that holds memory. */
 struct head {
-    uint32_t kind;      /* enum noded_kind */
+    uint32_t kind; /* enum noded_kind */
     uint64_t id;
     uint32_t base_kind; /* what its memory was captured against; id 0: against nothing, or itself */
     uint64_t base;
-    uint64_t changed;   /* bytes of memory in which it differs from its base */
+    uint64_t changed; /* bytes of memory in which it differs from its base */
     uint64_t memory, disk;
     uint32_t vcpus;
-    bool filling;       /* a stored snapshot of which all but the disk was fetched, which arrives while it runs, */
-    bool arrives;       /* and so does its memory */
+    bool filling; /* a stored snapshot of which all but the disk was fetched, which arrives while it runs, */
+    bool arrives; /* and so does its memory */
 };
 
 static inline bool head_same(const struct head *a, const struct head *b)
@@ -42,14 +42,14 @@ struct machine {
     struct space *space;
     enum machine_state state;
     struct head base;
-    uint64_t object;      /* its subvolume and domain, a NODED_SANDBOX */
-    uint32_t slot;        /* uid slot */
-    struct guest *guest;  /* once loaded */
-    struct fill *fill;    /* of its disk and memory, if they arrive */
-    uint64_t disk;        /* bytes, of what is loaded */
-    bool started;         /* its QEMU runs: it has a network */
-    bool lost;            /* its QEMU or channel ended */
-    const char *from;     /* "ready", "slot" or "new": where it came from, */
+    uint64_t object;                /* its subvolume and domain, a NODED_SANDBOX */
+    uint32_t slot;                  /* uid slot */
+    struct guest *guest;            /* once loaded */
+    struct fill *fill;              /* of its disk and memory, if they arrive */
+    uint64_t disk;                  /* bytes, of what is loaded */
+    bool started;                   /* its QEMU runs: it has a network */
+    bool lost;                      /* its QEMU or channel ended */
+    const char *from;               /* "ready", "slot" or "new": where it came from, */
     uint64_t load_nsec, hello_nsec; /* and how long its load took, and its agent's first answer */
 };
 

@@ -45,8 +45,8 @@ bool prepared_has_object(const struct space *s, uint64_t id)
 
 static struct head head_of(const struct head_row *row)
 {
-    return (struct head){.kind = NODED_TEMPLATE, .id = (uint64_t)row->id, .memory = (uint64_t)row->memory, .disk = (uint64_t)row->disk,
-                         .vcpus = (uint32_t)row->vcpus};
+    return (struct head){
+        .kind = NODED_TEMPLATE, .id = (uint64_t)row->id, .memory = (uint64_t)row->memory, .disk = (uint64_t)row->disk, .vcpus = (uint32_t)row->vcpus};
 }
 
 static void wish_for(struct template *t, uint64_t memory, uint32_t vcpus)
@@ -130,8 +130,8 @@ static int boot_and_settle(struct space *s, const struct wish *w, uint64_t objec
     bool gone = false;
     struct guest *g = NULL;
     struct guest_hooks hooks = {lost, &gone};
-    struct noded_request run = {.op = NODED_VM_START, .kind = NODED_SANDBOX, .id = object, .memory = w->memory, .vcpus = w->vcpus,
-                                .accel = s->accel, .slot = slot};
+    struct noded_request run = {
+        .op = NODED_VM_START, .kind = NODED_SANDBOX, .id = object, .memory = w->memory, .vcpus = w->vcpus, .accel = s->accel, .slot = slot};
     int rc = noded_call(s, &run, NULL, NULL, e);
     if (rc == 0)
         rc = guest_connect(s, object, &hooks, BOOT_MSEC, &g, e);
@@ -143,8 +143,14 @@ static int boot_and_settle(struct space *s, const struct wish *w, uint64_t objec
 
 static int capture(struct space *s, const struct wish *w, uint64_t object, struct err *e)
 {
-    struct head_row row = {.id = (int64_t)space_new_id(), .template = w->template->row.id, .memory = (int64_t)w->memory, .vcpus = w->vcpus,
-                           .disk = w->template->row.size, .created = space_now(), .accel = s->accel, .node = s->node_id};
+    struct head_row row = {.id = (int64_t)space_new_id(),
+                           .template = w->template->row.id,
+                           .memory = (int64_t)w->memory,
+                           .vcpus = w->vcpus,
+                           .disk = w->template->row.size,
+                           .created = space_now(),
+                           .accel = s->accel,
+                           .node = s->node_id};
     struct noded_request take = {.op = NODED_VM_CAPTURE, .kind = NODED_TEMPLATE, .id = (uint64_t)row.id, .kind2 = NODED_SANDBOX, .id2 = object};
     struct noded_request seal = {.op = NODED_OBJECT_SEAL, .kind = NODED_TEMPLATE, .id = (uint64_t)row.id};
     int rc = noded_call(s, &take, NULL, NULL, e);
@@ -165,8 +171,8 @@ static int prepare(struct space *s, const struct wish *w, struct err *e)
 {
     uint32_t slot;
     uint64_t object = space_new_id();
-    struct noded_request copy = {.op = NODED_OBJECT_SNAPSHOT, .kind = NODED_SANDBOX, .id = object, .kind2 = NODED_TEMPLATE,
-                                 .id2 = (uint64_t)w->template->row.id};
+    struct noded_request copy = {
+        .op = NODED_OBJECT_SNAPSHOT, .kind = NODED_SANDBOX, .id = object, .kind2 = NODED_TEMPLATE, .id2 = (uint64_t)w->template->row.id};
     struct noded_request end = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = object};
     struct err ignored = {0};
     int rc = machine_charge(s, w->memory, true, &slot, e);

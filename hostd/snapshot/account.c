@@ -18,11 +18,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define REST        9u     /* times as long as a measurement took */
-#define REST_MAX    2000u  /* milliseconds */
-#define DELAY_MSEC  200u   /* whoever waits for what was just made comes first */
-#define STALE_MSEC  2000u  /* a number older than this is measured anew when somebody asks */
-#define ROUND_MSEC  60000u /* with `max_disk`: how often what runs is measured */
+#define REST       9u     /* times as long as a measurement took */
+#define REST_MAX   2000u  /* milliseconds */
+#define DELAY_MSEC 200u   /* whoever waits for what was just made comes first */
+#define STALE_MSEC 2000u  /* a number older than this is measured anew when somebody asks */
+#define ROUND_MSEC 60000u /* with `max_disk`: how often what runs is measured */
 
 struct measure {
     struct measure *next;
@@ -74,8 +74,7 @@ static int compare(struct space *s, uint32_t file, uint32_t kind, uint64_t id, u
 }
 
 /* Against nothing when there is no such parent any more. */
-static int compare_or_all(struct space *s, uint32_t file, uint32_t kind, uint64_t id, int64_t kind2, int64_t id2, struct measured *sum,
-                          struct err *e)
+static int compare_or_all(struct space *s, uint32_t file, uint32_t kind, uint64_t id, int64_t kind2, int64_t id2, struct measured *sum, struct err *e)
 {
     struct measured before = *sum;
     int rc = compare(s, file, kind, id, (uint32_t)kind2, (uint64_t)id2, sum, e);

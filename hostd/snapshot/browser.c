@@ -37,7 +37,7 @@ struct browser {
     uv_timer_t tick;
     uint64_t serial, used; /* uv_now */
     uint32_t root;
-    unsigned open; /* files */
+    unsigned open;  /* files */
     bool progress;  /* something arrived since the last tick */
     unsigned quiet; /* ticks with calls in flight and nothing arriving */
     unsigned refs;  /* handles, and the request to space-noded */

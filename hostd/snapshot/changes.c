@@ -17,8 +17,8 @@
 #define TEXT_MAX  (16u << 20)
 #define TEXTS_MAX (64u << 20) /* of all lists that somebody has open */
 #define READS_MAX (1u << 20)  /* then the browser makes fun of us */
-#define CHUNK    (64u << 10) /* of a message */
-#define PAIRS    1024u /* of one message */
+#define CHUNK     (64u << 10) /* of a message */
+#define PAIRS     1024u       /* of one message */
 
 void changes_unref(struct changes *c)
 {
@@ -120,8 +120,13 @@ static int send_ranges(struct changes *c, uint64_t serial, uint32_t fid, int fd,
 
 static int compare(struct changes *c, uint64_t serial, uint32_t fid, struct err *e)
 {
-    struct noded_request req = {.op = NODED_FILE_COMPARE, .kind = NODED_SNAPSHOT, .id = (uint64_t)c->now->row.id, .kind2 = NODED_SNAPSHOT,
-                                .id2 = (uint64_t)c->before->row.id, .file = NODED_DISK, .flags = NODED_RANGES};
+    struct noded_request req = {.op = NODED_FILE_COMPARE,
+                                .kind = NODED_SNAPSHOT,
+                                .id = (uint64_t)c->now->row.id,
+                                .kind2 = NODED_SNAPSHOT,
+                                .id2 = (uint64_t)c->before->row.id,
+                                .file = NODED_DISK,
+                                .flags = NODED_RANGES};
     struct noded_reply rep;
     uint64_t at = 0;
     int rc;

@@ -13,8 +13,9 @@ static int parse_tier(char *text, struct keep_tier *t)
     char kind[8], every[16], how_long[16];
     uint64_t e, f;
     int end = 0;
-    if (sscanf(text, "%7s every %15s for %15s %n", kind, every, how_long, &end) != 3 || (text[end] && strcmp(text + end, "to object store") != 0) || (strcmp(kind, "disk") != 0 && strcmp(kind, "full") != 0) ||
-        str_parse_duration(every, &e) < 0 || str_parse_duration(how_long, &f) < 0 || e < KEEP_EVERY_MIN || e > UINT32_MAX || f < e || f > UINT32_MAX)
+    if (sscanf(text, "%7s every %15s for %15s %n", kind, every, how_long, &end) != 3 || (text[end] && strcmp(text + end, "to object store") != 0) ||
+        (strcmp(kind, "disk") != 0 && strcmp(kind, "full") != 0) || str_parse_duration(every, &e) < 0 || str_parse_duration(how_long, &f) < 0 ||
+        e < KEEP_EVERY_MIN || e > UINT32_MAX || f < e || f > UINT32_MAX)
         return -EINVAL;
     *t = (struct keep_tier){.full = kind[0] == 'f', .store = text[end] != 0, .every = (uint32_t)e, .keep_for = (uint32_t)f};
     return 0;
@@ -38,7 +39,8 @@ int keep_parse(const char *text, struct keep_policy *out, struct err *e)
             return err_set(e, EINVAL, "keep has more than %d tiers", KEEP_TIERS_MAX);
         if (parse_tier(trimmed, &out->tier[out->count++]) < 0)
             return err_set(e, EINVAL,
-                           "keep takes `none`, `default`, or lines such as `disk every 5m for 1h` and `full every 1h for 1d` (the second time not shorter), perhaps with ` to object store` behind, not '%.60s'",
+                           "keep takes `none`, `default`, or lines such as `disk every 5m for 1h` and `full every 1h for 1d` (the second time not "
+                           "shorter), perhaps with ` to object store` behind, not '%.60s'",
                            trimmed);
     }
     return out->count ? 0 : err_set(e, EINVAL, "keep is empty: `none` for no snapshots, `default` for the node's policy");

@@ -22,7 +22,7 @@
 
 struct keep_tier {
     bool full;
-    bool store; /* what it wants is to be in the object store */
+    bool store;               /* what it wants is to be in the object store */
     uint32_t every, keep_for; /* seconds */
 };
 

@@ -27,13 +27,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TICK_MSEC    1000u
-#define AT_ONCE      8u     /* captures by the scheduler, on the node */
-#define SWEEP_TICKS  10u
-#define UNDO_SEC     3600   /* the state before a roll back stays at least so long */
-#define LOW_PERCENT  15u    /* of the pool free: below it nothing is taken, and tiers keep a quarter as long */
+#define TICK_MSEC        1000u
+#define AT_ONCE          8u /* captures by the scheduler, on the node */
+#define SWEEP_TICKS      10u
+#define UNDO_SEC         3600 /* the state before a roll back stays at least so long */
+#define LOW_PERCENT      15u  /* of the pool free: below it nothing is taken, and tiers keep a quarter as long */
 #define STORE_AGAIN_MSEC 60000u
-#define BUSY_USEC    100000 /* of the jobs' processor time since the last checkpoint: something ran */
+#define BUSY_USEC        100000 /* of the jobs' processor time since the last checkpoint: something ran */
 
 /* ---- the clock ---- */
 
@@ -127,7 +127,9 @@ int schedule_set(struct sandbox *sb, const char *text, struct err *e)
 {
     struct keep_policy p;
     bool standard = !strcmp(text, "default");
-    int rc = standard ? 0 : strlen(text) >= sizeof sb->row.keep ? err_set(e, EINVAL, "keep has more than %zu bytes", sizeof sb->row.keep - 1) : keep_parse(text, &p, e);
+    int rc = standard                              ? 0
+             : strlen(text) >= sizeof sb->row.keep ? err_set(e, EINVAL, "keep has more than %zu bytes", sizeof sb->row.keep - 1)
+                                                   : keep_parse(text, &p, e);
     if (rc < 0)
         return rc;
     str_copy(sb->row.keep, sizeof sb->row.keep, standard ? "" : text);
@@ -227,7 +229,8 @@ static bool low_on_space(struct space *s)
 
 static enum keep_due due_of(struct sandbox *sb, int64_t now)
 {
-    if (!sandbox_is_here(sb) || sandbox_state(sb) != SANDBOX_RUNNING || !sb->row.object || !sb->named || sb->fill || sb->keep.busy || sb->copy == COPY_HELD)
+    if (!sandbox_is_here(sb) || sandbox_state(sb) != SANDBOX_RUNNING || !sb->row.object || !sb->named || sb->fill || sb->keep.busy ||
+        sb->copy == COPY_HELD)
         return KEEP_NOTHING;
     if (!sb->keep.last) { /* a new one has its first at the end of its first period */
         sb->keep.last = sb->keep.last_full = now;

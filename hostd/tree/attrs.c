@@ -173,7 +173,8 @@ const struct attr root_attrs[] = {
     {"version", 0444, 0, read_version, NULL, "Version, protocol, node, and how guests run here (kvm or tcg)."},
     {"error", 0444, 0, read_error, NULL, "Your own last 16 failures: time, path, errno, sentence."},
     {"metrics", 0444, 0, read_metrics, NULL, "Counts in Prometheus' text format: of your own sandboxes; for root of all, and of the node."},
-    {"egress", 0666, ATTR_ACCUMULATE, read_tenant_egress, write_tenant_egress, "What none of your own sandboxes may reach, whatever its egress says: rules such as `deny tcp *.example.org:*`."},
+    {"egress", 0666, ATTR_ACCUMULATE, read_tenant_egress, write_tenant_egress,
+     "What none of your own sandboxes may reach, whatever its egress says: rules such as `deny tcp *.example.org:*`."},
     {"events", 0666, ATTR_STREAM, NULL, write_events,
      "A line of JSON for each event from now on (seq, time, kind, id, name); write `since N` first to begin behind event N."},
     {0},
@@ -296,7 +297,8 @@ const struct attr template_attrs[] = {
     {"share", 0644, 0, read_template_share, write_template_share, "Who else may use it: `all`, a group's name, or nothing."},
     {"state", 0644, 0, read_template_state, write_template_state, "empty, creating, ready or failed; write `ready` when disk.raw is complete."},
     {"error", 0444, 0, read_template_error, NULL, "Why it failed."},
-    {"prepared", 0444, 0, read_template_prepared, NULL, "A line for each size (memory, vcpus) of which it holds a booted machine's memory: no boot there."},
+    {"prepared", 0444, 0, read_template_prepared, NULL,
+     "A line for each size (memory, vcpus) of which it holds a booted machine's memory: no boot there."},
     {"disk.raw", 0600, ATTR_RAW, NULL, NULL, "The ext4 image, writable until it is ready; not there afterwards."},
     {"head", 0644, 0, read_template_head, write_template_head, "Its ref; write one to publish a sandbox's or snapshot's disk as this template."},
     {0},
@@ -374,7 +376,10 @@ static void add_volume_stats(const struct sandbox *sb, struct text *t)
         text_add(t, "fill_bytes %" PRIu64 "\nfill_total %" PRIu64 "\n", done, total);
     }
     if (sn && volume_progress(sn, &done, &total))
-        text_add(t, sn->row.state == ARTIFACT_STORED ? "download_bytes %" PRIu64 "\ndownload_total %" PRIu64 "\n" : "upload_bytes %" PRIu64 "\nupload_total %" PRIu64 "\n", done, total);
+        text_add(t,
+                 sn->row.state == ARTIFACT_STORED ? "download_bytes %" PRIu64 "\ndownload_total %" PRIu64 "\n"
+                                                  : "upload_bytes %" PRIu64 "\nupload_total %" PRIu64 "\n",
+                 done, total);
 }
 
 static void read_stats(struct tree_fid *f, struct text *t)
@@ -382,10 +387,14 @@ static void read_stats(struct tree_fid *f, struct text *t)
     struct sandbox *sb = f->node.sandbox;
     const struct sandbox_stats *st = &sb->stats;
     int64_t delta = account_of_sandbox(sb);
-    text_add(t, "cpu_usec %" PRIu64 "\nmemory_bytes %" PRIu64 "\ndisk_bytes %" PRId64 "\njobs %u\nloads %" PRId64 "\nidle_sec %" PRIu64 "\nacceleration %s\n", st->cpu_nsec / 1000,
-             st->rss_bytes, sb->row.disk, sb->job_count, sb->row.generation, idle_seconds(sb), sb->space->accel == 2 ? "kvm" : "tcg");
+    text_add(
+        t,
+        "cpu_usec %" PRIu64 "\nmemory_bytes %" PRIu64 "\ndisk_bytes %" PRId64 "\njobs %u\nloads %" PRId64 "\nidle_sec %" PRIu64 "\nacceleration %s\n",
+        st->cpu_nsec / 1000, st->rss_bytes, sb->row.disk, sb->job_count, sb->row.generation, idle_seconds(sb), sb->space->accel == 2 ? "kvm" : "tcg");
     struct net_sums net = net_sums(sb);
-    text_add(t, "net_tx_bytes %" PRIu64 "\nnet_rx_bytes %" PRIu64 "\nnet_open %" PRIu64 "\nnet_allowed %" PRIu64 "\nnet_denied %" PRIu64 "\nnet_names %" PRIu64 "\nnet_names_denied %" PRIu64 "\n",
+    text_add(t,
+             "net_tx_bytes %" PRIu64 "\nnet_rx_bytes %" PRIu64 "\nnet_open %" PRIu64 "\nnet_allowed %" PRIu64 "\nnet_denied %" PRIu64
+             "\nnet_names %" PRIu64 "\nnet_names_denied %" PRIu64 "\n",
              net.sent, net.received, net.open, net.allowed, net.denied, net.names, net.names_denied);
     if (delta >= 0)
         text_add(t, "disk_delta_bytes %" PRId64 "\n", delta);
@@ -630,7 +639,8 @@ static void write_egress(struct p9_request *r, struct tree_fid *f, char *value, 
     struct err e = {0};
     if (!may_write(r, f))
         return;
-    int rc = len < EGRESS_TEXT_MAX ? net_check(sb, value, &e) : err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
+    int rc = len < EGRESS_TEXT_MAX ? net_check(sb, value, &e)
+                                   : err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
     if (rc == 0) {
         str_copy(sb->row.egress, sizeof sb->row.egress, value);
         rc = sandbox_save(sb, &e);
@@ -673,17 +683,23 @@ const struct attr sandbox_attrs[] = {
     {"origin", 0444, 0, read_origin, NULL, "The ref it was last loaded from."},
     {"owner", 0444, 0, read_owner, NULL, "Whose it is."},
     {"created", 0444, 0, read_created, NULL, "When (UTC)."},
-    {"state", 0644, 0, read_state, write_state, "Reads the state's name; takes a verb: start pause resume suspend stop kill. The write returns when it is done."},
-    {"node", 0644, 0, read_node, write_node, "The node that has it; write another's name to move it there, memory and processes included, or `NAME boot`: its disk alone."},
+    {"state", 0644, 0, read_state, write_state,
+     "Reads the state's name; takes a verb: start pause resume suspend stop kill. The write returns when it is done."},
+    {"node", 0644, 0, read_node, write_node,
+     "The node that has it; write another's name to move it there, memory and processes included, or `NAME boot`: its disk alone."},
     {"memory", 0644, 0, read_memory, write_memory, "Such as 256M; settable until root/ or proc/ is first touched, and when stopped."},
     {"vcpus", 0644, 0, read_vcpus, write_vcpus, "Processors; settable like memory."},
     {"disk", 0644, 0, read_disk, write_disk, "Size of the disk, such as 10G; grows while running, never shrinks."},
     {"labels", 0644, ATTR_ACCUMULATE, read_labels, write_labels, "key=value lines; keys under admin. are the administrator's."},
-    {"keep", 0644, ATTR_ACCUMULATE, read_keep, write_keep, "Automatic snapshots: `none`, `default`, or lines such as `disk every 5m for 1h`, `full every 1h for 1d`."},
-    {"idle", 0644, ATTR_ACCUMULATE, read_idle, write_idle, "never, or lines such as `pause 5m`, `suspend 1h`, `stop 1d`, `destroy 30d`: what happens when nobody uses it so long."},
+    {"keep", 0644, ATTR_ACCUMULATE, read_keep, write_keep,
+     "Automatic snapshots: `none`, `default`, or lines such as `disk every 5m for 1h`, `full every 1h for 1d`."},
+    {"idle", 0644, ATTR_ACCUMULATE, read_idle, write_idle,
+     "never, or lines such as `pause 5m`, `suspend 1h`, `stop 1d`, `destroy 30d`: what happens when nobody uses it so long."},
     {"wake", 0644, 0, read_wake, write_wake, "auto: touching root/ or starting a job resumes a paused or suspended sandbox; manual: EAGAIN."},
-    {"egress", 0644, ATTR_ACCUMULATE, read_egress, write_egress, "What it may reach: rules such as `allow tcp example.org:443`, `allow tcp @pypi`; empty: nothing."},
-    {"net", 0666, 0, read_net, write_net, "Recent decisions on its connections; write HOST:PORT, then read from the start of the same descriptor: what would be decided."},
+    {"egress", 0644, ATTR_ACCUMULATE, read_egress, write_egress,
+     "What it may reach: rules such as `allow tcp example.org:443`, `allow tcp @pypi`; empty: nothing."},
+    {"net", 0666, 0, read_net, write_net,
+     "Recent decisions on its connections; write HOST:PORT, then read from the start of the same descriptor: what would be decided."},
     {"stats", 0444, 0, read_stats, NULL, "key value lines."},
     {"error", 0444, 0, read_sandbox_error, NULL, "The last error in full: what was tried, on what, why, what to do."},
     {"head", 0644, 0, read_head, write_head, "Its ref; write another ref to move the sandbox to that state."},
@@ -751,7 +767,8 @@ static void write_snapshot_state(struct p9_request *r, struct tree_fid *f, char 
     else if (!strcmp(value, "repair"))
         volume_repair(f->node.snapshot, pending_write(r, f));
     else
-        fail_errno(r, f, EINVAL, "a snapshot's state takes `upload`: its files are stored in the object store; and `repair`: what is damaged there is mended");
+        fail_errno(r, f, EINVAL,
+                   "a snapshot's state takes `upload`: its files are stored in the object store; and `repair`: what is damaged there is mended");
 }
 static void read_snapshot_artifacts(struct tree_fid *f, struct text *t)
 {
@@ -829,21 +846,29 @@ static void write_changes(struct p9_request *r, struct tree_fid *f, char *value,
 
 const struct attr snapshot_attrs[] = {
     {"id", 0444, 0, read_snapshot_id, NULL, "12 hex digits; never reused."},
-    {"kind", 0444, 0, read_snapshot_kind, NULL, "`full` (with memory and processes), `disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
+    {"kind", 0444, 0, read_snapshot_kind, NULL,
+     "`full` (with memory and processes), `disk consistent` (frozen through the agent, or stopped) or `disk crash`."},
     {"created", 0444, 0, read_snapshot_created, NULL, "When (UTC)."},
     {"size", 0444, 0, read_snapshot_size, NULL, "Bytes of the disk."},
-    {"delta", 0444, 0, read_snapshot_delta, NULL, "Bytes that it holds beyond the snapshot before it, or what its sandbox came from; `unknown` until measured."},
+    {"delta", 0444, 0, read_snapshot_delta, NULL,
+     "Bytes that it holds beyond the snapshot before it, or what its sandbox came from; `unknown` until measured."},
     {"tier", 0444, 0, read_snapshot_tier, NULL, "Of an automatic one: the line of `keep` that keeps it longest."},
     {"expires", 0444, 0, read_snapshot_expires, NULL, "When it is removed if `keep` stays as it is (UTC), or never."},
-    {"state", 0644, 0, read_snapshot_state, write_snapshot_state, "creating, ready, stored (in the object store only) or failed; write `upload` to store it, `repair` to mend what is damaged there. The write returns when it is done."},
-    {"durable", 0444, 0, read_snapshot_durable, NULL, "`yes`: it is in the object store, verified. `no`; while it is uploaded `no DONE TOTAL`, in bytes."},
-    {"artifacts", 0444, 0, read_snapshot_artifacts, NULL, "What it is in the object store, FILE TENANT ID a line, its template's too: what `spacectl fsck` names."},
+    {"state", 0644, 0, read_snapshot_state, write_snapshot_state,
+     "creating, ready, stored (in the object store only) or failed; write `upload` to store it, `repair` to mend what is damaged there. The write "
+     "returns when it is done."},
+    {"durable", 0444, 0, read_snapshot_durable, NULL,
+     "`yes`: it is in the object store, verified. `no`; while it is uploaded `no DONE TOTAL`, in bytes."},
+    {"artifacts", 0444, 0, read_snapshot_artifacts, NULL,
+     "What it is in the object store, FILE TENANT ID a line, its template's too: what `spacectl fsck` names."},
     {"error", 0444, 0, read_snapshot_error, NULL, "Why it failed."},
     {"changes", 0666, ATTR_STREAM, NULL, write_changes,
      "Write the head of another snapshot, then read from the same descriptor: BYTES PATH of each file in files/ that may differ from that one's."},
     {"disk.raw", 0400, ATTR_RAW, NULL, NULL, "The disk image, read-only and stable."},
     {"ram.raw", 0400, ATTR_RAW, NULL, NULL, "Of a full one: the guest's memory."},
-    {"head", 0644, 0, read_snapshot_head, write_snapshot_head, "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one; a head of its sandbox written at once makes it full."},
+    {"head", 0644, 0, read_snapshot_head, write_snapshot_head,
+     "Its ref: write it into a sandbox's head to go back, or cp -r the directory to make a new one; a head of its sandbox written at once makes it "
+     "full."},
     {0},
 };
 
@@ -1014,9 +1039,11 @@ static void read_node_stats(struct tree_fid *f, struct text *t)
         const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
         count += sb->row.node == row->id && sb->named && caller_may_read(f->caller, sb->row.owner, sb->row.gid, sb->row.mode);
     }
-    text_add(t, "acceleration %s\nqemu %s\nkernel %s\ncpu %s\ncpus %" PRId64 "\nmemory_bytes %" PRId64 "\nguest_memory_bytes %" PRId64 "\npool_bytes %" PRId64
-                "\npool_free_bytes %" PRId64 "\nsandboxes %u\nversion %s\n",
-             accel_name(row->accel), row->qemu, row->kernel, row->cpu, row->cpus, row->memory, row->guest_memory, row->pool_size, row->pool_free, count, row->version);
+    text_add(t,
+             "acceleration %s\nqemu %s\nkernel %s\ncpu %s\ncpus %" PRId64 "\nmemory_bytes %" PRId64 "\nguest_memory_bytes %" PRId64
+             "\npool_bytes %" PRId64 "\npool_free_bytes %" PRId64 "\nsandboxes %u\nversion %s\n",
+             accel_name(row->accel), row->qemu, row->kernel, row->cpu, row->cpus, row->memory, row->guest_memory, row->pool_size, row->pool_free,
+             count, row->version);
 }
 
 static void write_node_state(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
@@ -1024,8 +1051,9 @@ static void write_node_state(struct p9_request *r, struct tree_fid *f, char *val
     struct err e = {0};
     (void)len;
     int rc = f->caller->uid ? err_set(&e, EACCES, "nodes are root's")
-             : strcmp(value, "dead") ? err_set(&e, EINVAL, "a node's state takes `dead`: its machine does not run any more, and what was on it may be taken")
-                                     : cluster_declare_dead(space_of(r), f->node.entry, &e);
+             : strcmp(value, "dead")
+                 ? err_set(&e, EINVAL, "a node's state takes `dead`: its machine does not run any more, and what was on it may be taken")
+                 : cluster_declare_dead(space_of(r), f->node.entry, &e);
     if (rc < 0)
         fail(r, f, rc, &e);
     else
@@ -1034,7 +1062,8 @@ static void write_node_state(struct p9_request *r, struct tree_fid *f, char *val
 
 const struct attr node_attrs[] = {
     {"id", 0444, 0, read_node_id, NULL, "12 hex digits; made with its database or state directory."},
-    {"state", 0644, 0, read_node_state, write_node_state, "up, away (not heard of for 10 s) or dead; root writes `dead` when its machine is off for sure: what was on it can be moved then."},
+    {"state", 0644, 0, read_node_state, write_node_state,
+     "up, away (not heard of for 10 s) or dead; root writes `dead` when its machine is off for sure: what was on it can be moved then."},
     {"seen", 0444, 0, read_node_seen, NULL, "When it last said that it is up (UTC, by its own clock)."},
     {"stats", 0444, 0, read_node_stats, NULL, "key value lines: what it is and has; sandboxes: those on it that you see."},
     {0},
@@ -1045,8 +1074,14 @@ const struct attr node_attrs[] = {
 static const struct {
     const char *prefix;
     enum node_kind kind;
-} helped[] = {{"", NODE_ROOT}, {"templates.NAME.", NODE_TEMPLATE}, {"sandboxes.NAME.", NODE_SANDBOX}, {"snapshots.NAME.SNAP.", NODE_SNAPSHOT},
-              {"proc.NAME.JOB.", NODE_JOB}, {"credentials.", NODE_CREDENTIALS}, {"credentials.SCOPE.", NODE_SCOPE}, {"credentials.SCOPE.NAME.", NODE_CREDENTIAL},
+} helped[] = {{"", NODE_ROOT},
+              {"templates.NAME.", NODE_TEMPLATE},
+              {"sandboxes.NAME.", NODE_SANDBOX},
+              {"snapshots.NAME.SNAP.", NODE_SNAPSHOT},
+              {"proc.NAME.JOB.", NODE_JOB},
+              {"credentials.", NODE_CREDENTIALS},
+              {"credentials.SCOPE.", NODE_SCOPE},
+              {"credentials.SCOPE.NAME.", NODE_CREDENTIAL},
               {"nodes.NODE.", NODE_NODE}};
 
 const char *help_text(unsigned index, const char **name, char *buf, size_t size)

@@ -171,7 +171,8 @@ void credentials_path(const struct caller *c, const struct node *n, const char *
 {
     char name[320];
     scope_name(c, &n->scope->s, n->sandbox ? n->sandbox->row.name : "", name);
-    snprintf(out, size, "credentials/%s%s%s%s%s", name, n->credential ? "/" : "", n->credential ? n->credential->rec.name : "", file[0] ? "/" : "", file);
+    snprintf(out, size, "credentials/%s%s%s%s%s", name, n->credential ? "/" : "", n->credential ? n->credential->rec.name : "", file[0] ? "/" : "",
+             file);
 }
 
 /* ---- making and removing ---- */
@@ -197,7 +198,9 @@ void credentials_mkdir(struct p9_request *r, struct tree_fid *f, const char *nam
 {
     const struct credd_scope *s = &f->node.scope->s;
     if (!scope_may_make(s, f->caller))
-        fail_errno(r, f, EACCES, s->kind == CREDD_LABELLED ? "credentials of a label are the administrator's: labels under admin. are, too" : "this scope is not yours");
+        fail_errno(r, f, EACCES,
+                   s->kind == CREDD_LABELLED ? "credentials of a label are the administrator's: labels under admin. are, too"
+                                             : "this scope is not yours");
     else if (s->kind == CREDD_SANDBOX && !strcmp(name, "autofill"))
         fail_errno(r, f, EEXIST, "autofill is the file by which logins are asked for");
     else if (!str_name_valid(name, strlen(name)))
@@ -323,8 +326,10 @@ void credentials_open_log(struct p9_request *r, struct tree_fid *f)
 
 const struct attr credential_attrs[] = {
     {"value", 0200, 0, NULL, write_value, "The secret, one line; it cannot be read back. Sealed to space-credd on the way; an empty one revokes."},
-    {"hosts", 0644, ATTR_ACCUMULATE, read_hosts, write_hosts, "HOST[:PORT] or *.DOMAIN[:PORT] each line: where the value may go. Once there is a value, only fewer."},
-    {"method", 0644, 0, read_method, write_method, "header NAME [FORMAT with {}], basic USER, query NAME, or autofill USER; default header Authorization Bearer {}."},
+    {"hosts", 0644, ATTR_ACCUMULATE, read_hosts, write_hosts,
+     "HOST[:PORT] or *.DOMAIN[:PORT] each line: where the value may go. Once there is a value, only fewer."},
+    {"method", 0644, 0, read_method, write_method,
+     "header NAME [FORMAT with {}], basic USER, query NAME, or autofill USER; default header Authorization Bearer {}."},
     {"expires", 0644, 0, read_expires, write_expires, "never, a time (2026-12-31T23:59:59Z), or a duration from now."},
     {"rate", 0644, 0, read_rate, write_rate, "USES/DURATION such as 100/1m, or none."},
     {"state", 0444, 0, read_state, NULL, "empty (no value: hosts are refused), ready or expired."},
@@ -340,7 +345,8 @@ static void read_key(struct tree_fid *f, struct text *t)
 }
 
 const struct attr credentials_attrs[] = {
-    {"key", 0444, 0, read_key, NULL, "The public key (X25519, base64) that values are sealed to by a client that speaks 9P itself: sealed1: and crypto_box_seal's bytes in base64."},
+    {"key", 0444, 0, read_key, NULL,
+     "The public key (X25519, base64) that values are sealed to by a client that speaks 9P itself: sealed1: and crypto_box_seal's bytes in base64."},
     {0},
 };
 

@@ -63,8 +63,8 @@ void dir_readdir(struct p9_request *r)
     if (pos == start)
         pos = f->open->text.len; /* past the end */
     size_t end = start;
-    for (pos = start; pos < f->open->text.len && p9_dirent_unpack(f->open->text.p, f->open->text.len, &pos, &d) == 1 &&
-                      pos - start <= r->t->Treaddir.count;)
+    for (pos = start;
+         pos < f->open->text.len && p9_dirent_unpack(f->open->text.p, f->open->text.len, &pos, &d) == 1 && pos - start <= r->t->Treaddir.count;)
         end = pos;
     m.Rreaddir.data.p = f->open->text.p + start;
     m.Rreaddir.data.len = (uint32_t)(end - start);
@@ -256,7 +256,9 @@ static void rename_sandbox(struct p9_request *r, struct tree_fid *f, struct sand
 {
     struct err e = {0};
     AUTO_FREE char *name = name_of(to);
-    int rc = !name ? -ENOMEM : !caller_owns(f->caller, sb->row.owner) ? err_set(&e, EACCES, "only its owner renames it") : sandbox_rename(sb, name, &e);
+    int rc = !name                                    ? -ENOMEM
+             : !caller_owns(f->caller, sb->row.owner) ? err_set(&e, EACCES, "only its owner renames it")
+                                                      : sandbox_rename(sb, name, &e);
     if (rc < 0)
         fail(r, f, rc, &e);
     else

@@ -58,16 +58,16 @@ struct forward {
     struct p9_request *r; /* NULL once flushed */
     struct p9_call *call;
     void (*done)(struct forward *fw, const struct p9_msg *reply); /* success only; answers r */
-    struct node node; /* whose files; references of its own */
+    struct node node;                                             /* whose files; references of its own */
     struct p9_client *client;
     uint64_t serial;
     uint32_t generation;
     /* walk, xattrwalk, lopen and lcreate of the root: the fid being made */
     uint32_t newfid, depth;
-    uint16_t names;         /* asked of it */
-    struct p9_qids before;  /* of the control directories walked first */
-    bool kept;              /* newfid belongs to a tree fid now */
-    uint32_t clunked;       /* a fid that this call gives back */
+    uint16_t names;        /* asked of it */
+    struct p9_qids before; /* of the control directories walked first */
+    bool kept;             /* newfid belongs to a tree fid now */
+    uint32_t clunked;      /* a fid that this call gives back */
 };
 
 /* ---- the gate ---- */
@@ -345,8 +345,8 @@ static void walked(struct forward *fw, const struct p9_msg *reply)
     for (uint16_t i = 0; i < got->n; i++) /* the client checked: no more than asked */
         m.Rwalk.qids.v[m.Rwalk.qids.n++] = qid_of(fw, got->v[i]);
     if (got->n == fw->names) {
-        struct guest_fid g = {.fid = fw->newfid, .generation = fw->generation, .session = fw->serial, .depth = fw->depth,
-                              .epoch = epoch_of(&fw->node)};
+        struct guest_fid g = {
+            .fid = fw->newfid, .generation = fw->generation, .session = fw->serial, .depth = fw->depth, .epoch = epoch_of(&fw->node)};
         fw->kept = true;
         tree_install_guest(r, &fw->node, &g);
     } else if (m.Rwalk.qids.n == 0) {

@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define CONNECTIONS_MAX 256u         /* in all; a few for each uid that is not spacefs */
+#define CONNECTIONS_MAX        256u /* in all; a few for each uid that is not spacefs */
 #define CONNECTIONS_OF_ONE_UID 16u
 
 struct connection {

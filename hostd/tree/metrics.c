@@ -59,15 +59,17 @@ static void add_node(const struct space *s, struct text *t)
              pool_count(s, MACHINE_READY), pool_count(s, MACHINE_WAITING), pool_count(s, MACHINE_STARTING));
     gauge(t, "space_pool_memory_bytes", "Memory that they may use.", s->pool_memory);
     heading(t, "space_loads_total", "counter", "Heads loaded, by what the pool had for them.");
-    text_add(t, "space_loads_total{machine=\"ready\"} %" PRIu64 "\nspace_loads_total{machine=\"slot\"} %" PRIu64 "\nspace_loads_total{machine=\"new\"} %" PRIu64
-                "\nspace_loads_total{machine=\"boot\"} %" PRIu64 "\n",
+    text_add(t,
+             "space_loads_total{machine=\"ready\"} %" PRIu64 "\nspace_loads_total{machine=\"slot\"} %" PRIu64
+             "\nspace_loads_total{machine=\"new\"} %" PRIu64 "\nspace_loads_total{machine=\"boot\"} %" PRIu64 "\n",
              s->counts.ready, s->counts.slot, s->counts.new_, s->counts.boot);
     counter(t, "space_captures_total", "Checkpoints and live forks.", s->counts.captures);
     counter(t, "space_capture_pause_usec_total", "How long their sources stood still, in microseconds.", s->counts.pause_usec);
     gauge(t, "space_deletes_queued", "Disks that wait for their removal.", s->doomed_count);
     counter(t, "space_deletes_total", "Disks removed.", s->counts.deleted);
     counter(t, "space_store_deleted_bytes_total", "Garbage that this node removed from the object store.", s->counts.store_deleted);
-    counter(t, "space_store_condemnations_replaced_total", "Damaged lists of garbage in the object store that were replaced.", s->counts.store_replaced);
+    counter(t, "space_store_condemnations_replaced_total", "Damaged lists of garbage in the object store that were replaced.",
+            s->counts.store_replaced);
     gauge(t, "space_operations", "Operations on sandboxes under way.", s->operations);
     gauge(t, "space_storage_bytes", "Size of the pool's file system.", s->pool_size);
     gauge(t, "space_storage_free_bytes", "Free bytes of it.", s->pool_free);

@@ -16,9 +16,9 @@
 static const struct {
     const char *name;
     enum node_kind kind;
-} trees[] = {{"help", NODE_HELP},           {"templates", NODE_TEMPLATES}, {"sandboxes", NODE_SANDBOXES},
-             {"snapshots", NODE_SNAPSHOTS}, {"root", NODE_GUESTS},         {"proc", NODE_PROCS},
-             {"ports", NODE_PORTS}, {"credentials", NODE_CREDENTIALS}, {"nodes", NODE_NODES}};
+} trees[] = {{"help", NODE_HELP},   {"templates", NODE_TEMPLATES}, {"sandboxes", NODE_SANDBOXES}, {"snapshots", NODE_SNAPSHOTS},
+             {"root", NODE_GUESTS}, {"proc", NODE_PROCS},          {"ports", NODE_PORTS},         {"credentials", NODE_CREDENTIALS},
+             {"nodes", NODE_NODES}};
 
 void node_copy(struct node *dst, const struct node *src)
 {
@@ -69,12 +69,16 @@ bool node_is_dir(const struct node *n)
 
 struct p9_qid node_qid(const struct space *s, const struct node *n)
 {
-    uint64_t id1 = n->entry ? (uint64_t)n->entry->row.id : n->template ? (uint64_t)n->template->row.id : n->sandbox ? (uint64_t)n->sandbox->row.id : n->orphan;
+    uint64_t id1 = n->entry      ? (uint64_t)n->entry->row.id
+                   : n->template ? (uint64_t)n->template->row.id
+                   : n->sandbox  ? (uint64_t)n->sandbox->row.id
+                                 : n->orphan;
     uint64_t id2 = n->snapshot ? (uint64_t)n->snapshot->row.id : n->job ? (uint64_t)n->job->row.id : n->port;
     if (n->snapshot)
         id1 = (uint64_t)n->snapshot->row.sandbox;
     if (n->scope) {
-        id1 = XXH3_64bits_withSeed(n->scope->s.label, strlen(n->scope->s.label), (uint64_t)n->scope->s.kind << 32 | n->scope->s.tenant) ^ n->scope->s.sandbox;
+        id1 = XXH3_64bits_withSeed(n->scope->s.label, strlen(n->scope->s.label), (uint64_t)n->scope->s.kind << 32 | n->scope->s.tenant) ^
+              n->scope->s.sandbox;
         id2 = n->credential ? n->credential->rec.id : 0;
     }
     bool dir = node_is_dir(n);
@@ -119,7 +123,8 @@ bool attr_present(const struct node *dir, const struct attr *a)
 bool node_gone(const struct node *n)
 {
     return (n->sandbox && (n->sandbox->gone || !n->sandbox->named)) || (n->snapshot && n->snapshot->gone) ||
-           (n->template && n->template->row.deleted) || (n->job && n->job->gone) || (n->credential && n->credential->gone) || (n->entry && n->entry->gone);
+           (n->template && n->template->row.deleted) || (n->job && n->job->gone) || (n->credential && n->credential->gone) ||
+           (n->entry && n->entry->gone);
 }
 
 /* ---- rights ---- */
@@ -321,10 +326,16 @@ static int lookup_port(const struct node *dir, const char *name, struct node *ou
 static int parent_of(const struct node *n, struct node *out)
 {
     static const enum node_kind up[NODE_KIND_COUNT] = {
-        [NODE_TEMPLATE] = NODE_TEMPLATES, [NODE_SANDBOX] = NODE_SANDBOXES, [NODE_SNAPSHOTS_OF] = NODE_SNAPSHOTS,
-        [NODE_SNAPSHOT] = NODE_SNAPSHOTS_OF, [NODE_GUEST] = NODE_GUESTS, [NODE_PROC] = NODE_PROCS, [NODE_JOB] = NODE_PROC,
+        [NODE_TEMPLATE] = NODE_TEMPLATES,
+        [NODE_SANDBOX] = NODE_SANDBOXES,
+        [NODE_SNAPSHOTS_OF] = NODE_SNAPSHOTS,
+        [NODE_SNAPSHOT] = NODE_SNAPSHOTS_OF,
+        [NODE_GUEST] = NODE_GUESTS,
+        [NODE_PROC] = NODE_PROCS,
+        [NODE_JOB] = NODE_PROC,
         [NODE_PORTS_OF] = NODE_PORTS,
-        [NODE_SCOPE] = NODE_CREDENTIALS, [NODE_CREDENTIAL] = NODE_SCOPE,
+        [NODE_SCOPE] = NODE_CREDENTIALS,
+        [NODE_CREDENTIAL] = NODE_SCOPE,
         [NODE_NODE] = NODE_NODES,
     };
     if (n->kind == NODE_FILES) {

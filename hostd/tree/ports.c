@@ -40,14 +40,14 @@ struct half {
 struct port {
     unsigned refs;
     struct sandbox *sandbox;
-    struct caller *caller; /* who opened it */
-    uint64_t serial;       /* of the connection to the agent, */
+    struct caller *caller;    /* who opened it */
+    uint64_t serial;          /* of the connection to the agent, */
     uint32_t generation, fid; /* its session, and our fid there */
-    int ended;   /* an errno once the connection is gone */
-    bool open;   /* the guest accepted */
-    bool closed; /* no file is open any more */
-    bool at_end; /* the guest sends no more */
-    bool shut, shut_told; /* neither do we */
+    int ended;                /* an errno once the connection is gone */
+    bool open;                /* the guest accepted */
+    bool closed;              /* no file is open any more */
+    bool at_end;              /* the guest sends no more */
+    bool shut, shut_told;     /* neither do we */
     struct half in, out;
     struct p9_request *opening;
     uv_timer_t *timer;

@@ -39,7 +39,11 @@ char *node_path(const struct tree_fid *f, char *out, size_t size)
 {
     const struct node *n = &f->node;
     const struct attr *a = attr_of(n);
-    const char *file = n->kind == NODE_COPY ? "#copy" : n->kind == NODE_FILES ? (f->guest.root ? "files" : "files/...") : a ? a->name : "", *slash = file[0] ? "/" : "";
+    const char *file = n->kind == NODE_COPY    ? "#copy"
+                       : n->kind == NODE_FILES ? (f->guest.root ? "files" : "files/...")
+                       : a                     ? a->name
+                                               : "",
+               *slash = file[0] ? "/" : "";
     char orphan[32];
     switch (n->kind) {
     case NODE_TEMPLATES: str_copy(out, size, "templates"); break;

@@ -5,9 +5,9 @@
 #include "9p/seek.h"
 #include "base/str.h"
 #include "hostd/cluster/cluster.h"
-#include "hostd/noded_client.h"
 #include "hostd/lifecycle/net.h"
 #include "hostd/lifecycle/tenant.h"
+#include "hostd/noded_client.h"
 #include "hostd/snapshot/account.h"
 #include "hostd/snapshot/changes.h"
 #include "hostd/tree/ports.h"
@@ -477,8 +477,11 @@ static void on_write(struct p9_request *r)
 
 static void fill_times(struct p9_msg *m, const struct node *n)
 {
-    int64_t t = n->job ? n->job->row.created : n->snapshot ? n->snapshot->row.created : n->template ? n->template->row.created
-                : n->sandbox ? n->sandbox->row.created : 0;
+    int64_t t = n->job        ? n->job->row.created
+                : n->snapshot ? n->snapshot->row.created
+                : n->template ? n->template->row.created
+                : n->sandbox  ? n->sandbox->row.created
+                              : 0;
     const struct attr *a = attr_of(n);
     if (n->kind == NODE_SANDBOX_FILE && a && !strcmp(a->name, "state"))
         t = n->sandbox->row.changed;
@@ -627,7 +630,7 @@ static void on_statfs(struct p9_request *r)
         guest_fs_pass(r);
         return;
     }
-    admit_space(s, &e); /* refreshes the figures */
+    admit_space(s, &e);          /* refreshes the figures */
     m.Rstatfs.type = 0x01021997; /* V9FS_MAGIC */
     m.Rstatfs.bsize = 4096;
     m.Rstatfs.blocks = s->pool_size / 4096;
@@ -657,13 +660,13 @@ static void on_lcreate(struct p9_request *r)
     fail_errno(r, f, EPERM, "files cannot be made here: mkdir makes things, and each comes with its files");
 }
 
-#define GUEST_OR(handler_name, guest_handler, code)                                                \
-    static void handler_name(struct p9_request *r)                                                 \
-    {                                                                                              \
-        if (is_guest(r))                                                                           \
-            guest_handler(r);                                                                      \
-        else                                                                                       \
-            p9_fail(r, code);                                                                      \
+#define GUEST_OR(handler_name, guest_handler, code)                                                                                                  \
+    static void handler_name(struct p9_request *r)                                                                                                   \
+    {                                                                                                                                                \
+        if (is_guest(r))                                                                                                                             \
+            guest_handler(r);                                                                                                                        \
+        else                                                                                                                                         \
+            p9_fail(r, code);                                                                                                                        \
     }
 GUEST_OR(on_symlink, guest_fs_pass, EPERM)
 GUEST_OR(on_link, guest_fs_two, EPERM)
@@ -733,13 +736,15 @@ static void on_remove(struct p9_request *r)
 }
 
 static p9_handler *const handlers[P9_TYPE_MAX] = {
-    [P9_Tattach] = on_attach,     [P9_Twalk] = on_walk,           [P9_Tlopen] = on_lopen,         [P9_Tread] = on_read,
-    [P9_Twrite] = on_write,       [P9_Tgetattr] = on_getattr,     [P9_Tsetattr] = on_setattr,     [P9_Tstatfs] = on_statfs,
-    [P9_Tlcreate] = on_lcreate,   [P9_Tsymlink] = on_symlink,     [P9_Tlink] = on_link,           [P9_Tmknod] = on_mknod,
-    [P9_Treadlink] = on_readlink, [P9_Txattrwalk] = on_xattrwalk, [P9_Txattrcreate] = on_xattrcreate,
-    [P9_Treaddir] = dir_readdir,  [P9_Tmkdir] = dir_mkdir,        [P9_Tunlinkat] = dir_unlinkat,  [P9_Trenameat] = dir_renameat,
-    [P9_Trename] = dir_rename,    [P9_Tfsync] = on_fsync,         [P9_Tlock] = on_lock,           [P9_Tgetlock] = on_getlock,
-    [P9_Tremove] = on_remove,     [P9_Tclunk] = on_clunk,
+    [P9_Tattach] = on_attach,      [P9_Twalk] = on_walk,           [P9_Tlopen] = on_lopen,
+    [P9_Tread] = on_read,          [P9_Twrite] = on_write,         [P9_Tgetattr] = on_getattr,
+    [P9_Tsetattr] = on_setattr,    [P9_Tstatfs] = on_statfs,       [P9_Tlcreate] = on_lcreate,
+    [P9_Tsymlink] = on_symlink,    [P9_Tlink] = on_link,           [P9_Tmknod] = on_mknod,
+    [P9_Treadlink] = on_readlink,  [P9_Txattrwalk] = on_xattrwalk, [P9_Txattrcreate] = on_xattrcreate,
+    [P9_Treaddir] = dir_readdir,   [P9_Tmkdir] = dir_mkdir,        [P9_Tunlinkat] = dir_unlinkat,
+    [P9_Trenameat] = dir_renameat, [P9_Trename] = dir_rename,      [P9_Tfsync] = on_fsync,
+    [P9_Tlock] = on_lock,          [P9_Tgetlock] = on_getlock,     [P9_Tremove] = on_remove,
+    [P9_Tclunk] = on_clunk,
 };
 
 /* spacefs carries everyone's requests in one session: one user's waiting ones must not fill it. */
@@ -754,9 +759,9 @@ static void dispatch(struct p9_request *r)
 
 #define D(type) [P9_##type] = dispatch
 const struct p9_backend tree_backend = {
-    .on = {D(Tattach), D(Twalk), D(Tlopen), D(Tread), D(Twrite), D(Tgetattr), D(Tsetattr), D(Tstatfs), D(Tlcreate), D(Tsymlink), D(Tlink), D(Tmknod),
-           D(Treadlink), D(Txattrwalk), D(Txattrcreate), D(Treaddir), D(Tmkdir), D(Tunlinkat), D(Trenameat), D(Trename), D(Tfsync), D(Tlock),
-           D(Tgetlock), D(Tremove), D(Tclunk)},
+    .on = {D(Tattach),   D(Twalk),   D(Tlopen), D(Tread),     D(Twrite),     D(Tgetattr),     D(Tsetattr), D(Tstatfs), D(Tlcreate),
+           D(Tsymlink),  D(Tlink),   D(Tmknod), D(Treadlink), D(Txattrwalk), D(Txattrcreate), D(Treaddir), D(Tmkdir),  D(Tunlinkat),
+           D(Trenameat), D(Trename), D(Tfsync), D(Tlock),     D(Tgetlock),   D(Tremove),      D(Tclunk)},
     .fid_free = tree_fid_free,
 };
 #undef D

@@ -187,7 +187,9 @@ static void raw_open_ready(struct p9_request *r)
 {
     struct tree_fid *f = fid_of(r->fid);
     bool template = f->node.template != NULL;
-    struct noded_request req = {.op = NODED_FILE_OPEN, .file = strcmp(attr_of(&f->node)->name, "ram.raw") ? NODED_DISK : NODED_RAM, .kind = template ? NODED_TEMPLATE : NODED_SNAPSHOT};
+    struct noded_request req = {.op = NODED_FILE_OPEN,
+                                .file = strcmp(attr_of(&f->node)->name, "ram.raw") ? NODED_DISK : NODED_RAM,
+                                .kind = template ? NODED_TEMPLATE : NODED_SNAPSHOT};
     req.id = (uint64_t)(template ? f->node.template->row.id : f->node.snapshot->row.id);
     req.flags = template ? NODED_WRITABLE : 0;
     if (template && (f->node.template->row.state != ARTIFACT_EMPTY || f->node.template->busy)) {

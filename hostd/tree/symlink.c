@@ -58,4 +58,3 @@ bool symlink_rewrite(const char *target, size_t len, uint32_t depth, char *out, 
     out[pos] = 0;
     return true;
 }
-

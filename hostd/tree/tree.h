@@ -60,14 +60,14 @@ struct scope;
 
 struct node {
     enum node_kind kind;
-    uint8_t index;          /* of the attribute in its table; of the help file */
-    uint16_t port;          /* NODE_PORT */
-    uint64_t orphan;        /* NODE_SNAPSHOTS_OF of a sandbox that is gone: its id */
+    uint8_t index;   /* of the attribute in its table; of the help file */
+    uint16_t port;   /* NODE_PORT */
+    uint64_t orphan; /* NODE_SNAPSHOTS_OF of a sandbox that is gone: its id */
     struct sandbox *sandbox;
     struct snapshot *snapshot;
     struct template *template;
     struct job *job;
-    struct scope *scope;    /* of a credential, with `sandbox` when it is one's own */
+    struct scope *scope; /* of a credential, with `sandbox` when it is one's own */
     struct credential *credential;
     struct node_entry *entry; /* of nodes/NODE; these are never freed */
 };
@@ -89,27 +89,27 @@ void text_add(struct text *t, const char *fmt, ...) __attribute__((format(printf
 
 /* What lopen made. */
 struct open_file {
-    struct text text;      /* content of an attribute, fixed at open; or entries of a directory */
-    struct text written;   /* what accumulating attributes were given through this open */
+    struct text text;    /* content of an attribute, fixed at open; or entries of a directory */
+    struct text written; /* what accumulating attributes were given through this open */
     bool wrote;
-    int fd;                /* of disk.raw, or -1 */
-    uint64_t cursor;       /* events: last sequence number read */
-    int64_t shift;         /* stdout, stderr: stream offset minus file offset, after dropped bytes were skipped */
-    uint32_t flags;        /* of the lopen */
-    struct port *port;     /* a connection to the guest (ports.c) */
+    int fd;                  /* of disk.raw, or -1 */
+    uint64_t cursor;         /* events: last sequence number read */
+    int64_t shift;           /* stdout, stderr: stream offset minus file offset, after dropped bytes were skipped */
+    uint32_t flags;          /* of the lopen */
+    struct port *port;       /* a connection to the guest (ports.c) */
     struct changes *changes; /* changes: what was asked for last, read at `cursor` */
 };
 
 /* A fid in the session that serves the files: the guest's, or that of a snapshot's browser. */
 struct guest_fid {
-    bool root;             /* root/NAME or files itself: the session's root, whichever session that is, */
-    uint32_t fid;          /* unless this is set: a fid of its own */
+    bool root;    /* root/NAME or files itself: the session's root, whichever session that is, */
+    uint32_t fid; /* unless this is set: a fid of its own */
     uint32_t generation;
     bool opened;
-    bool sets_xattr;       /* between xattrcreate and its clunk */
-    uint64_t session;      /* serial of the connection it belongs to */
-    uint32_t depth;        /* names below that root */
-    uint32_t epoch;        /* of renames that change depths, at the walk */
+    bool sets_xattr;  /* between xattrcreate and its clunk */
+    uint64_t session; /* serial of the connection it belongs to */
+    uint32_t depth;   /* names below that root */
+    uint32_t epoch;   /* of renames that change depths, at the walk */
 };
 
 struct session;
@@ -167,8 +167,8 @@ struct attr {
 const struct attr *attr_table(enum node_kind dir);
 /* The attribute a file node stands for. */
 const struct attr *attr_of(const struct node *n);
-extern const struct attr root_attrs[], template_attrs[], sandbox_attrs[], snapshot_attrs[], job_attrs[], credentials_attrs[], scope_attrs[], credential_attrs[],
-    node_attrs[];
+extern const struct attr root_attrs[], template_attrs[], sandbox_attrs[], snapshot_attrs[], job_attrs[], credentials_attrs[], scope_attrs[],
+    credential_attrs[], node_attrs[];
 /* Is the attribute there now? (disk.raw of a sealed template is not.) */
 bool attr_present(const struct node *dir, const struct attr *a);
 

@@ -21,7 +21,8 @@ const char *volume_file_name(uint32_t file)
 struct artifact *artifact_find(const struct volume *v, uint32_t kind, uint64_t object, uint32_t file)
 {
     struct artifact *a = v->artifacts;
-    while (a && !(a->row.kind == (int64_t)kind && a->row.object == (int64_t)object && a->row.file == (int64_t)file && a->row.state != STORE_CONDEMNED))
+    while (a &&
+           !(a->row.kind == (int64_t)kind && a->row.object == (int64_t)object && a->row.file == (int64_t)file && a->row.state != STORE_CONDEMNED))
         a = a->next;
     return a;
 }

@@ -299,7 +299,8 @@ bool volumed_up(const struct volumed *v)
 
 /* ---- for callers ---- */
 
-struct volumed_call *volumed_send(struct volumed *v, const struct volumed_request *req, const int *fds, unsigned fd_count, const struct volumed_hooks *hooks)
+struct volumed_call *volumed_send(struct volumed *v, const struct volumed_request *req, const int *fds, unsigned fd_count,
+                                  const struct volumed_hooks *hooks)
 {
     struct volumed_call *c = add_call(v, req, hooks);
     for (unsigned i = 0; i < fd_count && i < PACKET_FDS; i++) {

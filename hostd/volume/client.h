@@ -29,7 +29,8 @@ void volumed_close(struct volumed *v);
  * Sends a request (version and tag are filled in) with `fd_count` descriptors, which are duplicated: the caller's stay its own. When space-volumed goes away,
  * requests are sent again once it is back: all of them may be repeated. After 5 s without it the answer is ENOTCONN.
  */
-struct volumed_call *volumed_send(struct volumed *v, const struct volumed_request *req, const int *fds, unsigned fd_count, const struct volumed_hooks *hooks);
+struct volumed_call *volumed_send(struct volumed *v, const struct volumed_request *req, const int *fds, unsigned fd_count,
+                                  const struct volumed_hooks *hooks);
 /* The answer still comes: ECANCELED, or what it was already. */
 void volumed_cancel(struct volumed *v, struct volumed_call *c);
 /* For tag2 of VOLUMED_FETCH. */

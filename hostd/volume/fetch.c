@@ -22,8 +22,8 @@ struct target {
     struct volume_task *task; /* NULL: a base */
     uint32_t kind;
     uint64_t id;
-    uint64_t base;  /* template id of whose files it began as a copy; 0: of nothing */
-    bool begun;     /* it was there already */
+    uint64_t base; /* template id of whose files it began as a copy; 0: of nothing */
+    bool begun;    /* it was there already */
     uint64_t done;
 };
 
@@ -80,7 +80,8 @@ static int fill_all(struct target *t, struct err *e)
         if (!a || (t->kind == NODED_TEMPLATE && a->row.state != STORE_DURABLE))
             continue; /* of a base, whoever was stored against it found what it needed */
         a->busy = true;
-        rc = a->row.state == STORE_DURABLE ? fill(t, a, e) : err_set(e, ENOENT, "%s of %012" PRIx64 " is not in the store", volume_file_name(file), t->id);
+        rc = a->row.state == STORE_DURABLE ? fill(t, a, e)
+                                           : err_set(e, ENOENT, "%s of %012" PRIx64 " is not in the store", volume_file_name(file), t->id);
         a->busy = false;
     }
     if (rc == -EROFS && t->begun) {

@@ -30,9 +30,9 @@
 #define GIVE_UP_MSEC 20000u
 #define FAIL_MSEC    2000u
 #define TICK_MSEC    200u
-#define AGAIN_MSEC   500u  /* after a download that failed, and up to */
+#define AGAIN_MSEC   500u /* after a download that failed, and up to */
 #define LATEST_MSEC  5000u
-#define HURRY_MSEC   200u  /* at once when QEMU waits, but for this */
+#define HURRY_MSEC   200u /* at once when QEMU waits, but for this */
 #define AHEAD_BYTES  FILL_WANT
 
 static const char *const names[FILL_FILES] = {[FILL_DISK] = "disk", [FILL_MEMORY] = "memory"};
@@ -45,7 +45,7 @@ struct want {
     struct want *next;
     struct fill *fill;
     struct part *part; /* NULL: not read yet */
-    uv_poll_t *poll; /* NULL: nobody waits any more */
+    uv_poll_t *poll;   /* NULL: nobody waits any more */
     int fd;
     uint64_t offset, length, began;
     bool failed; /* once: from then on its first chunk alone */
@@ -66,11 +66,11 @@ struct part {
     uint64_t followed, ahead; /* where the last want ended, and what was fetched beyond one */
     uint64_t hungry;          /* uv_now since when a want of it was not served; 0: none */
     bool complete;
-    bool revoked;             /* the tenant's key, when the download last failed */
-    bool failing;             /* since something last arrived, */
-    char why[200];            /* and why */
-    bool stalled;             /* and the guest is paused because of that */
-    struct wait_list hurry;   /* the coroutine, between two downloads */
+    bool revoked;           /* the tenant's key, when the download last failed */
+    bool failing;           /* since something last arrived, */
+    char why[200];          /* and why */
+    bool stalled;           /* and the guest is paused because of that */
+    struct wait_list hurry; /* the coroutine, between two downloads */
 };
 
 struct fill {
@@ -107,8 +107,9 @@ static void tell(const struct fill *f, const char *state, const struct part *p)
     uint64_t done, total, fetched = f->part[FILL_DISK].fetched + f->part[FILL_MEMORY].fetched;
     fill_progress(f, &done, &total);
     event_emit(f->space, &scope, "fill", (uint64_t)sn->row.sandbox, f->sandbox ? f->sandbox->row.name : sn->row.sandbox_name,
-               ",\"state\":\"%s\",\"file\":\"%s\",\"done_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64 ",\"fetched_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, state,
-               p ? names[p->what] : "all", done, total, fetched, (uv_hrtime() - f->began) / 1000000);
+               ",\"state\":\"%s\",\"file\":\"%s\",\"done_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64 ",\"fetched_bytes\":%" PRIu64
+               ",\"msec\":%" PRIu64,
+               state, p ? names[p->what] : "all", done, total, fetched, (uv_hrtime() - f->began) / 1000000);
 }
 
 /* ---- the store, and what the guest notices of it ---- */
@@ -118,8 +119,8 @@ static void say_why(struct part *p)
     struct sandbox *sb = p->fill->sandbox;
     if (!sb)
         return;
-    sandbox_set_error(sb, "the %s of '%s' is still arriving from the store: %s. %s by itself when that works again", names[p->what], sb->row.name, p->why,
-                      p->stalled ? "It is paused, since it needs a part of it, and goes on" : "What it needs of it waits, and goes on");
+    sandbox_set_error(sb, "the %s of '%s' is still arriving from the store: %s. %s by itself when that works again", names[p->what], sb->row.name,
+                      p->why, p->stalled ? "It is paused, since it needs a part of it, and goes on" : "What it needs of it waits, and goes on");
     sandbox_save(sb, NULL);
 }
 
@@ -405,7 +406,9 @@ static int download(struct part *p, struct err *e)
     struct artifact *a = artifact_find(v, NODED_SNAPSHOT, (uint64_t)f->snapshot->row.id, artifact_files[p->what]);
     if (!a)
         return err_set(e, ENOENT, "the %s of snapshot '%s' is not in the store any more", names[p->what], f->snapshot->row.name);
-    struct volumed_request req = {.op = VOLUMED_DOWNLOAD, .flags = VOLUMED_FILL, .object = artifact_ref(a->row.tenant, a->row.name),
+    struct volumed_request req = {.op = VOLUMED_DOWNLOAD,
+                                  .flags = VOLUMED_FILL,
+                                  .object = artifact_ref(a->row.tenant, a->row.name),
                                   .base = artifact_ref(VOLUME_TEMPLATES, a->row.base)};
     const int fds[] = {p->file, p->bits};
     a->busy = true;

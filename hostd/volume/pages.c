@@ -54,7 +54,8 @@ static int table_open(struct space *s, uint64_t snapshot, struct table *out, str
     const struct head_meta *m = out->map;
     const uint8_t *table = (const uint8_t *)out->map + HEAD_PAGE;
     if (memcmp(m->magic, HEAD_MAGIC, sizeof m->magic) != 0 || m->version != HEAD_VERSION || !sum_is(&m->self, m, sizeof *m - sizeof m->self) ||
-        m->memory % HEAD_PAGE || m->table_bytes != m->memory / HEAD_PAGE * 8 || out->size != HEAD_PAGE + m->table_bytes || !sum_is(&m->table, table, m->table_bytes))
+        m->memory % HEAD_PAGE || m->table_bytes != m->memory / HEAD_PAGE * 8 || out->size != HEAD_PAGE + m->table_bytes ||
+        !sum_is(&m->table, table, m->table_bytes))
         return err_set(e, EBADMSG, "the meta of snapshot %012" PRIx64 " is damaged, or of another version", snapshot);
     out->entries = (const uint64_t *)(const void *)table;
     out->pages = m->memory / HEAD_PAGE;

@@ -123,9 +123,12 @@ int volume_key(const struct space *s, int64_t owner, struct err *e)
     const struct tenant_watch *t = watch_of(s->volume, owner);
     if (t->revoked)
         return err_set(e, EKEYREVOKED,
-                       "the key of tenant u%" PRId64 " was revoked: nothing that it has stored or paused can be had until its key service gives the key again", owner);
+                       "the key of tenant u%" PRId64
+                       " was revoked: nothing that it has stored or paused can be had until its key service gives the key again",
+                       owner);
     if (t->own && boottime() - t->confirmed > GOOD_MSEC)
-        return err_set(e, EAGAIN, "the key service of tenant u%" PRId64 " has not answered for %" PRIu64 " s: `spacectl key show u%" PRId64 "` says why", owner,
+        return err_set(e, EAGAIN,
+                       "the key service of tenant u%" PRId64 " has not answered for %" PRIu64 " s: `spacectl key show u%" PRId64 "` says why", owner,
                        (boottime() - t->confirmed) / 1000, owner);
     return 0;
 }
@@ -140,10 +143,12 @@ bool volume_leaves_nothing(const struct space *s, int64_t owner)
 static void end_guest(struct sandbox *sb, const struct tenant_watch *t)
 {
     enum sandbox_state state = sandbox_state(sb);
-    bool pause = t->policy == POLICY_PAUSE && state == SANDBOX_RUNNING, kill = t->policy == POLICY_KILL && (state == SANDBOX_RUNNING || state == SANDBOX_PAUSED);
+    bool pause = t->policy == POLICY_PAUSE && state == SANDBOX_RUNNING,
+         kill = t->policy == POLICY_KILL && (state == SANDBOX_RUNNING || state == SANDBOX_PAUSED);
     if (sb->gone || sb->found || sb->ops || !sandbox_is_here(sb) || !(pause || kill))
         return;
-    sandbox_set_error(sb, "the key of tenant u%" PRId64 " was revoked: '%s' is %s, as its policy has it", t->owner, sb->row.name, pause ? "paused" : "killed");
+    sandbox_set_error(sb, "the key of tenant u%" PRId64 " was revoked: '%s' is %s, as its policy has it", t->owner, sb->row.name,
+                      pause ? "paused" : "killed");
     sandbox_save(sb, NULL);
     op_submit(sb, op_new(pause ? OP_PAUSE : OP_KILL), kill, NULL);
 }

@@ -30,8 +30,8 @@ struct part {
     struct artifact *a;
     int fd, ranges;
     uint64_t size, total;
-    struct artifact *parent; /* the ranges are against that, */
-    struct snapshot *parent_of; /* which is kept meanwhile, */
+    struct artifact *parent;       /* the ranges are against that, */
+    struct snapshot *parent_of;    /* which is kept meanwhile, */
     struct artifact *counted_from; /* and the same, when `parent` was given up */
 };
 
@@ -123,8 +123,13 @@ static int append(int from, int to, uint64_t *bytes, struct err *e)
 /* In what the file differs from that of (kind2, id2); from a file of holes for id2 0. */
 static int find_ranges(struct space *s, const struct artifact_row *row, uint32_t kind2, uint64_t id2, struct part *p, struct err *e)
 {
-    struct noded_request req = {.op = NODED_FILE_COMPARE, .kind = (uint32_t)row->kind, .id = (uint64_t)row->object, .kind2 = id2 ? kind2 : 0, .id2 = id2,
-                                .file = (uint32_t)row->file, .flags = NODED_RANGES};
+    struct noded_request req = {.op = NODED_FILE_COMPARE,
+                                .kind = (uint32_t)row->kind,
+                                .id = (uint64_t)row->object,
+                                .kind2 = id2 ? kind2 : 0,
+                                .id2 = id2,
+                                .file = (uint32_t)row->file,
+                                .flags = NODED_RANGES};
     struct noded_reply rep;
     int rc;
     AUTO_CLOSE int all = memfd_create("ranges", MFD_CLOEXEC);
@@ -243,7 +248,7 @@ static void progress(void *user, uint64_t done, uint64_t total)
 
 uint32_t volume_kind_of(uint32_t file)
 {
-    static const uint32_t files[] = {[NODED_DISK] = VOLUMED_DISK,   [NODED_RAM] = VOLUMED_RAM,      [NODED_STATE] = VOLUMED_STATE,
+    static const uint32_t files[] = {[NODED_DISK] = VOLUMED_DISK,    [NODED_RAM] = VOLUMED_RAM,      [NODED_STATE] = VOLUMED_STATE,
                                      [NODED_KERNEL] = VOLUMED_STATE, [NODED_INITRD] = VOLUMED_STATE, [NODED_META] = VOLUMED_META};
     return files[file];
 }

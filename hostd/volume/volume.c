@@ -19,11 +19,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TICK_MSEC    10000u
-#define STORED_MSEC  60000u /* a template's own node may be at it */
+#define TICK_MSEC        10000u
+#define STORED_MSEC      60000u /* a template's own node may be at it */
 #define STORED_LOOK_MSEC 200u
-#define COLLECT_MSEC 600000u   /* garbage is collected at most so often, */
-#define DAILY_MSEC   86400000u /* and at least so often */
+#define COLLECT_MSEC     600000u   /* garbage is collected at most so often, */
+#define DAILY_MSEC       86400000u /* and at least so often */
 
 int volume_wait(struct space *s, struct wait_list *l, struct err *e)
 {
@@ -161,7 +161,8 @@ static void emit(const struct volume_task *t)
     uint64_t msec = (uv_hrtime() - t->began) / 1000000;
     if (t->repair)
         event_emit(sn->space, &scope, "repair", (uint64_t)sn->row.sandbox, sn->row.sandbox_name,
-                   ",\"snapshot\":\"%s\",\"read_bytes\":%" PRIu64 ",\"stored_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, sn->row.name, t->sum.read, t->sum.stored, msec);
+                   ",\"snapshot\":\"%s\",\"read_bytes\":%" PRIu64 ",\"stored_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, sn->row.name, t->sum.read,
+                   t->sum.stored, msec);
     else if (t->fetch)
         event_emit(sn->space, &scope, "download", (uint64_t)sn->row.sandbox, sn->row.sandbox_name,
                    ",\"snapshot\":\"%s\",\"fetched_bytes\":%" PRIu64 ",\"msec\":%" PRIu64, sn->row.name, t->sum.fetched, msec);
@@ -221,7 +222,8 @@ static struct volume_task *task_start(struct snapshot *sn, enum task_kind kind)
     struct volume_task *t = calloc(1, sizeof *t);
     if (!t)
         abort();
-    *t = (struct volume_task){.snapshot = snapshot_ref(sn), .volume = sn->space->volume, .fetch = kind == TASK_FETCH, .repair = kind == TASK_REPAIR, .began = uv_hrtime()};
+    *t = (struct volume_task){
+        .snapshot = snapshot_ref(sn), .volume = sn->space->volume, .fetch = kind == TASK_FETCH, .repair = kind == TASK_REPAIR, .began = uv_hrtime()};
     sn->task = t;
     sn->loads++; /* `keep` leaves it alone */
     return t;
@@ -292,7 +294,8 @@ bool volume_artifact(const struct snapshot *sn, unsigned n, char *out, size_t si
     const struct artifact *base = disk ? artifact_by_name(v, disk->row.base) : NULL;
     for (int of = 0; of < (base ? 2 : 1); of++)
         for (uint32_t file = NODED_DISK; file <= NODED_META; file++) {
-            const struct artifact *a = of ? artifact_find(v, NODED_TEMPLATE, (uint64_t)base->row.object, file) : artifact_find(v, NODED_SNAPSHOT, (uint64_t)sn->row.id, file);
+            const struct artifact *a = of ? artifact_find(v, NODED_TEMPLATE, (uint64_t)base->row.object, file)
+                                          : artifact_find(v, NODED_SNAPSHOT, (uint64_t)sn->row.id, file);
             if (!a || a->row.state != STORE_DURABLE || n-- > 0)
                 continue;
             snprintf(out, size, "%s %s %s", volume_file_name(file), a->row.tenant, a->row.name);
@@ -587,7 +590,8 @@ void volume_told(struct space *s, int64_t id, const struct artifact_row *row)
     while (a && a->row.id != id)
         a = a->next;
     bool base = row && row->kind == NODED_TEMPLATE && row->file == NODED_DISK && row->state == STORE_CONDEMNED;
-    if (base && !base_is_own(s, (uint64_t)row->object) && !(template_by_id(s, (uint64_t)row->object) && template_is_here(template_by_id(s, (uint64_t)row->object)))) {
+    if (base && !base_is_own(s, (uint64_t)row->object) &&
+        !(template_by_id(s, (uint64_t)row->object) && template_is_here(template_by_id(s, (uint64_t)row->object)))) {
         for (struct copied_base **c = &v->copied, *gone; (gone = *c);)
             if (gone->id == (uint64_t)row->object) {
                 *c = gone->next;
@@ -630,7 +634,8 @@ int volume_open(struct space *s, struct err *e)
     if (rc < 0)
         return rc;
     for (struct artifact *a = v->artifacts; a; a = a->next) /* of snapshots that were removed in the last moment */
-        if (a->row.kind == NODED_SNAPSHOT && a->row.node == s->node_id && a->row.state != STORE_CONDEMNED && !snapshot_by_id(s, (uint64_t)a->row.object))
+        if (a->row.kind == NODED_SNAPSHOT && a->row.node == s->node_id && a->row.state != STORE_CONDEMNED &&
+            !snapshot_by_id(s, (uint64_t)a->row.object))
             artifact_condemn(v, a);
     v->collect = uv_now(s->loop) + COLLECT_MSEC;
     uv_timer_init(s->loop, &v->timer);

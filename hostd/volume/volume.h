@@ -15,7 +15,6 @@
 
 #include "hostd/object.h"
 
-
 /* Loads the rows and connects. After objects_load. */
 int volume_open(struct space *s, struct err *e);
 

@@ -221,8 +221,10 @@ static int run(const char *path, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'}, {"debug", no_argument, NULL, 'd'},
-                                            {"version", no_argument, NULL, 'v'},      {"help", no_argument, NULL, 'h'},
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"debug", no_argument, NULL, 'd'},
+                                            {"version", no_argument, NULL, 'v'},
+                                            {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     const char *config = CONFIG_PATH_DEFAULT;
     struct err e = {0};

@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 
 #define CLIENTS_MAX 16u
-#define OUTPUT_MAX (CONN_REQUESTS_MAX + 64u) /* answers that a client may leave unread beyond what the socket holds */
+#define OUTPUT_MAX  (CONN_REQUESTS_MAX + 64u) /* answers that a client may leave unread beyond what the socket holds */
 
 struct server {
     struct store *store;
@@ -52,10 +52,15 @@ struct job {
 };
 
 enum op_fields {
-    F_OBJECT = 1,  /* tenant and id */
-    F_TENANT = 2,  /* tenant, no id */
-    F_ANY = 4,     /* tenant or none, no id */
-    F_BASE = 8, F_PARENT = 16, F_FILE = 32, F_SIZE = 64, F_RANGE = 128, F_TAG2 = 256,
+    F_OBJECT = 1, /* tenant and id */
+    F_TENANT = 2, /* tenant, no id */
+    F_ANY = 4,    /* tenant or none, no id */
+    F_BASE = 8,
+    F_PARENT = 16,
+    F_FILE = 32,
+    F_SIZE = 64,
+    F_RANGE = 128,
+    F_TAG2 = 256,
 };
 
 struct op {
@@ -82,16 +87,29 @@ static int op_hello(struct job *j)
 
 static int op_repair(struct job *j)
 {
-    struct upload_request r = {.tenant = j->q.object.tenant, .base = j->q.base, .file = j->q.file, .size = j->q.size, .fd = j->fd_count ? j->fds[0] : -1,
-                               .ranges = j->fd_count > 1 ? j->fds[1] : -1, .repair = true, .progress = progress, .user = j};
+    struct upload_request r = {.tenant = j->q.object.tenant,
+                               .base = j->q.base,
+                               .file = j->q.file,
+                               .size = j->q.size,
+                               .fd = j->fd_count ? j->fds[0] : -1,
+                               .ranges = j->fd_count > 1 ? j->fds[1] : -1,
+                               .repair = true,
+                               .progress = progress,
+                               .user = j};
     memcpy(r.id, j->q.object.id, sizeof r.id);
     return upload_run(j->server->store, &r, &j->rep, &j->err);
 }
 
 static int op_upload(struct job *j)
 {
-    struct upload_request r = {.tenant = j->q.object.tenant, .base = j->q.base, .file = j->q.file, .size = j->q.size, .fd = j->fds[0],
-                               .ranges = j->fd_count > 1 ? j->fds[1] : -1, .progress = progress, .user = j};
+    struct upload_request r = {.tenant = j->q.object.tenant,
+                               .base = j->q.base,
+                               .file = j->q.file,
+                               .size = j->q.size,
+                               .fd = j->fds[0],
+                               .ranges = j->fd_count > 1 ? j->fds[1] : -1,
+                               .progress = progress,
+                               .user = j};
     memcpy(r.id, j->q.object.id, sizeof r.id);
     memcpy(r.parent, j->q.parent.id, sizeof r.parent);
     if (j->q.parent.tenant[0] && strcmp(j->q.parent.tenant, j->q.object.tenant) != 0)
@@ -110,9 +128,14 @@ static void fetchable(void *user, struct download *d)
 
 static int download(struct job *j, unsigned flags)
 {
-    struct download_request r = {.tenant = j->q.object.tenant, .base = j->q.base, .flags = flags, .fd = j->fd_count ? j->fds[0] : -1,
+    struct download_request r = {.tenant = j->q.object.tenant,
+                                 .base = j->q.base,
+                                 .flags = flags,
+                                 .fd = j->fd_count ? j->fds[0] : -1,
                                  .bits = j->fd_count > 1 ? j->fds[1] : -1,
-                                 .progress = progress, .fetchable = fetchable, .user = j};
+                                 .progress = progress,
+                                 .fetchable = fetchable,
+                                 .user = j};
     memcpy(r.id, j->q.object.id, sizeof r.id);
     return download_run(j->server->store, &r, &j->rep, &j->err);
 }
@@ -262,7 +285,7 @@ static int op_stat(struct job *j)
     return each_tenant(j, stat_one);
 }
 
-_Static_assert(sizeof ((struct volumed_reply *)0)->key.wrapped_by == KEYS_TENANT_MAX + 16, "keys_wrapped_by");
+_Static_assert(sizeof((struct volumed_reply *)0)->key.wrapped_by == KEYS_TENANT_MAX + 16, "keys_wrapped_by");
 
 static int op_key(struct job *j)
 {
@@ -460,8 +483,12 @@ static bool welcome(const struct server *s, int fd, uint32_t *ret_place)
 
 static void on_accept(uv_poll_t *p, int status, int events)
 {
-    static const struct conn_ops conn_ops = {.request_size = sizeof(struct volumed_request), .reply_size = sizeof(struct volumed_reply), .output_max = OUTPUT_MAX,
-                                             .takes_fds = true, .request = on_request, .closed = on_closed};
+    static const struct conn_ops conn_ops = {.request_size = sizeof(struct volumed_request),
+                                             .reply_size = sizeof(struct volumed_reply),
+                                             .output_max = OUTPUT_MAX,
+                                             .takes_fds = true,
+                                             .request = on_request,
+                                             .closed = on_closed};
     struct server *s = p->data;
     uint32_t place;
     (void)status, (void)events;

@@ -34,9 +34,7 @@ static const struct rule rules[P9_TYPE_MAX] = {
     [P9_Tauth] = {.newfid = AT(Tauth, afid), .effect = E_INSTALL},
     [P9_Tattach] = {.newfid = AT(Tattach, fid), .effect = E_INSTALL},
     [P9_Twalk] = {.fid = AT(Twalk, fid), .newfid = AT(Twalk, newfid), .effect = E_INSTALL},
-    [P9_Txattrwalk] = {.fid = AT(Txattrwalk, fid),
-                       .newfid = AT(Txattrwalk, newfid),
-                       .effect = E_INSTALL},
+    [P9_Txattrwalk] = {.fid = AT(Txattrwalk, fid), .newfid = AT(Txattrwalk, newfid), .effect = E_INSTALL},
     [P9_Tlopen] = {.fid = AT(Tlopen, fid), .effect = E_OPEN},
     [P9_Tlcreate] = {.fid = AT(Tlcreate, fid), .name = AT(Tlcreate, name), .effect = E_OPEN},
     [P9_Txattrcreate] = {.fid = AT(Txattrcreate, fid), .effect = E_SHAPE},
@@ -45,9 +43,7 @@ static const struct rule rules[P9_TYPE_MAX] = {
     [P9_Tstatfs] = {.fid = AT(Tstatfs, fid)},
     [P9_Tsymlink] = {.fid = AT(Tsymlink, fid), .name = AT(Tsymlink, name)},
     [P9_Tmknod] = {.fid = AT(Tmknod, dfid), .name = AT(Tmknod, name)},
-    [P9_Trename] = {.fid = AT(Trename, fid),
-                    .dirfid = AT(Trename, dfid),
-                    .name = AT(Trename, name)},
+    [P9_Trename] = {.fid = AT(Trename, fid), .dirfid = AT(Trename, dfid), .name = AT(Trename, name)},
     [P9_Treadlink] = {.fid = AT(Treadlink, fid)},
     [P9_Tgetattr] = {.fid = AT(Tgetattr, fid)},
     [P9_Tsetattr] = {.fid = AT(Tsetattr, fid)},
@@ -165,8 +161,7 @@ static int bind_all(struct request *r)
 {
     const struct rule *rule = &rules[r->msg.type];
     struct fid *fid, *dirfid;
-    bool in_place = rule->fid && rule->newfid &&
-                    number_at(&r->msg, rule->fid) == number_at(&r->msg, rule->newfid);
+    bool in_place = rule->fid && rule->newfid && number_at(&r->msg, rule->fid) == number_at(&r->msg, rule->newfid);
     int rc = 0;
     if (rule->newfid && !in_place && !r->gated)
         rc = reserve(r, number_at(&r->msg, rule->newfid));
@@ -216,15 +211,10 @@ void p9_bind_apply(struct request *r, const struct p9_msg *reply)
         if (!ok || !walk_is_complete(r, reply))
             p9_fids_drop(r->pub.server, f);
         break;
-    case E_OPEN:
-        f->pub.opened = ok;
-        break;
-    case E_CLUNK:
-        p9_fids_drop(r->pub.server, f);
-        break;
+    case E_OPEN: f->pub.opened = ok; break;
+    case E_CLUNK: p9_fids_drop(r->pub.server, f); break;
     case E_SHAPE:
-    case E_NONE:
-        break;
+    case E_NONE: break;
     }
 }
 

@@ -23,8 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RESERVED_TAGS                                                                              \
-    255u /* for Tflush and Tclunk of ours: 65,280 blocked calls can be cancelled */
+#define RESERVED_TAGS 255u /* for Tflush and Tclunk of ours: 65,280 blocked calls can be cancelled */
 
 enum call_state { IN_FLIGHT, FAILED, QUEUED };
 
@@ -77,16 +76,11 @@ struct p9_client *p9_client_create(void)
 static uint32_t reply_limit(const struct p9_msg *t)
 {
     switch (t->type) {
-    case P9_Twalk:
-        return t->Twalk.names.n;
-    case P9_Tread:
-        return t->Tread.count;
-    case P9_Treaddir:
-        return t->Treaddir.count;
-    case P9_Twrite:
-        return t->Twrite.data.len;
-    default:
-        return 0;
+    case P9_Twalk: return t->Twalk.names.n;
+    case P9_Tread: return t->Tread.count;
+    case P9_Treaddir: return t->Treaddir.count;
+    case P9_Twrite: return t->Twrite.data.len;
+    default: return 0;
     }
 }
 
@@ -229,14 +223,12 @@ static void drop_connection(struct p9_client *c)
     p9_link_splice(&dying, &c->queued);
     p9_tagset_release_all(&c->tags);
     for (struct p9_link *l = dying.next; l != &dying; l = l->next)
-        p9_link_entry(l, struct p9_call, link)->state =
-            FAILED; /* a cancel inside a callback must not touch them */
+        p9_link_entry(l, struct p9_call, link)->state = FAILED; /* a cancel inside a callback must not touch them */
     while (!p9_link_empty(&dying))
         complete(p9_link_entry(dying.next, struct p9_call, link), -ECONNRESET, NULL);
 }
 
-void p9_client_connect(struct p9_client *c, const struct p9_transport *transport, uint32_t msize,
-                       p9_callback *ready, void *user)
+void p9_client_connect(struct p9_client *c, const struct p9_transport *transport, uint32_t msize, p9_callback *ready, void *user)
 {
     struct p9_msg t = {.type = P9_Tversion, .tag = P9_NOTAG};
     do
@@ -318,8 +310,8 @@ static int version_reply(struct p9_client *c, const struct p9_msg *r)
     struct p9_call *call = c->version;
     if (!call || r->tag != P9_NOTAG)
         return -EPROTO;
-    bool good = r->type == P9_Rversion && p9_str_eq(r->Rversion.version, P9_VERSION) &&
-                r->Rversion.msize >= P9_MSIZE_MIN && r->Rversion.msize <= c->msize;
+    bool good =
+        r->type == P9_Rversion && p9_str_eq(r->Rversion.version, P9_VERSION) && r->Rversion.msize >= P9_MSIZE_MIN && r->Rversion.msize <= c->msize;
     c->version = NULL;
     if (good) {
         c->msize = r->Rversion.msize;
@@ -340,16 +332,11 @@ static bool reply_fits(const struct p9_call *call, const struct p9_msg *r)
     if (r->type != call->type + 1)
         return false;
     switch (r->type) {
-    case P9_Rwalk:
-        return r->Rwalk.qids.n <= call->limit;
-    case P9_Rread:
-        return r->Rread.data.len <= call->limit;
-    case P9_Rreaddir:
-        return r->Rreaddir.data.len <= call->limit;
-    case P9_Rwrite:
-        return r->Rwrite.count <= call->limit;
-    default:
-        return true;
+    case P9_Rwalk: return r->Rwalk.qids.n <= call->limit;
+    case P9_Rread: return r->Rread.data.len <= call->limit;
+    case P9_Rreaddir: return r->Rreaddir.data.len <= call->limit;
+    case P9_Rwrite: return r->Rwrite.count <= call->limit;
+    default: return true;
     }
 }
 

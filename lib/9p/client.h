@@ -31,8 +31,7 @@ void p9_client_destroy(struct p9_client *c);
  * A fresh connection: sends Tversion with `msize` (P9_MSIZE_MIN to P9_MSIZE_MAX) and calls `ready` (err, Rversion) once.
  * Any earlier connection is dropped first as p9_client_disconnected does, also one that a callback makes meanwhile. All fid numbers are forgotten: generation + 1.
  */
-void p9_client_connect(struct p9_client *c, const struct p9_transport *transport, uint32_t msize,
-                       p9_callback *ready, void *user);
+void p9_client_connect(struct p9_client *c, const struct p9_transport *transport, uint32_t msize, p9_callback *ready, void *user);
 
 /* The transport is gone: every call in flight ends with -ECONNRESET (inside this call). */
 void p9_client_disconnected(struct p9_client *c);

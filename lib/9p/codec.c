@@ -149,14 +149,11 @@ const char *p9_type_name(uint8_t type)
 /* Wire size of one field, or 0 when it cannot be encoded (no field is empty on the wire). */
 static size_t field_size(uint8_t kind, const void *p)
 {
-    static const uint8_t fixed[] = {
-        [K_U8] = 1, [K_U16] = 2, [K_U32] = 4, [K_U64] = 8, [K_QID] = QID_SIZE};
+    static const uint8_t fixed[] = {[K_U8] = 1, [K_U16] = 2, [K_U32] = 4, [K_U64] = 8, [K_QID] = QID_SIZE};
     size_t size = 2;
     switch (kind) {
-    case K_STR:
-        return 2 + (size_t)((const struct p9_str *)p)->len;
-    case K_DATA:
-        return 4 + (size_t)((const struct p9_data *)p)->len;
+    case K_STR: return 2 + (size_t)((const struct p9_str *)p)->len;
+    case K_DATA: return 4 + (size_t)((const struct p9_data *)p)->len;
     case K_NAMES: {
         const struct p9_names *l = p;
         if (l->n > P9_WALK_MAX)
@@ -169,8 +166,7 @@ static size_t field_size(uint8_t kind, const void *p)
         const struct p9_qids *l = p;
         return l->n > P9_WALK_MAX ? 0 : size + QID_SIZE * (size_t)l->n;
     }
-    default:
-        return fixed[kind];
+    default: return fixed[kind];
     }
 }
 
@@ -192,24 +188,12 @@ size_t p9_encoded_size(const struct p9_msg *m)
 static void put_field(struct cursor *c, uint8_t kind, const void *p)
 {
     switch (kind) {
-    case K_U8:
-        put_int(c, *(const uint8_t *)p, 1);
-        break;
-    case K_U16:
-        put_int(c, *(const uint16_t *)p, 2);
-        break;
-    case K_U32:
-        put_int(c, *(const uint32_t *)p, 4);
-        break;
-    case K_U64:
-        put_int(c, *(const uint64_t *)p, 8);
-        break;
-    case K_STR:
-        put_str(c, p);
-        break;
-    case K_QID:
-        put_qid(c, p);
-        break;
+    case K_U8: put_int(c, *(const uint8_t *)p, 1); break;
+    case K_U16: put_int(c, *(const uint16_t *)p, 2); break;
+    case K_U32: put_int(c, *(const uint32_t *)p, 4); break;
+    case K_U64: put_int(c, *(const uint64_t *)p, 8); break;
+    case K_STR: put_str(c, p); break;
+    case K_QID: put_qid(c, p); break;
     case K_DATA: {
         const struct p9_data *d = p;
         put_int(c, d->len, 4);
@@ -230,8 +214,7 @@ static void put_field(struct cursor *c, uint8_t kind, const void *p)
             put_qid(c, &l->v[i]);
         break;
     }
-    default:
-        c->bad = true;
+    default: c->bad = true;
     }
 }
 
@@ -254,24 +237,12 @@ long p9_encode(const struct p9_msg *m, void *buf, size_t size)
 static void get_field(struct cursor *c, uint8_t kind, void *p)
 {
     switch (kind) {
-    case K_U8:
-        *(uint8_t *)p = (uint8_t)get_int(c, 1);
-        break;
-    case K_U16:
-        *(uint16_t *)p = (uint16_t)get_int(c, 2);
-        break;
-    case K_U32:
-        *(uint32_t *)p = (uint32_t)get_int(c, 4);
-        break;
-    case K_U64:
-        *(uint64_t *)p = get_int(c, 8);
-        break;
-    case K_STR:
-        get_str(c, p);
-        break;
-    case K_QID:
-        get_qid(c, p);
-        break;
+    case K_U8: *(uint8_t *)p = (uint8_t)get_int(c, 1); break;
+    case K_U16: *(uint16_t *)p = (uint16_t)get_int(c, 2); break;
+    case K_U32: *(uint32_t *)p = (uint32_t)get_int(c, 4); break;
+    case K_U64: *(uint64_t *)p = get_int(c, 8); break;
+    case K_STR: get_str(c, p); break;
+    case K_QID: get_qid(c, p); break;
     case K_DATA: {
         struct p9_data *d = p;
         d->len = (uint32_t)get_int(c, 4);
@@ -292,8 +263,7 @@ static void get_field(struct cursor *c, uint8_t kind, void *p)
             get_qid(c, &l->v[i]);
         break;
     }
-    default:
-        c->bad = true;
+    default: c->bad = true;
     }
 }
 

@@ -10,12 +10,12 @@
 #define P9_NOTAG     0xffffu
 #define P9_NOFID     0xffffffffu
 #define P9_NONUNAME  0xffffffffu
-#define P9_WALK_MAX  16u          /* names in one Twalk (9P: MAXWELEM) */
-#define P9_NAME_MAX  255u         /* longest file name; the decoder allows longer STR (targets, paths) */
-#define P9_MSIZE_MIN 4096u        /* smallest msize a session accepts (v9fs needs it) */
-#define P9_MSIZE_MAX (1u << 20)   /* largest msize a session offers */
-#define P9_HDR       7u           /* size[4] type[1] tag[2] */
-#define P9_IOHDR     24u          /* room that msize must leave around the data of Twrite/Rread/Rreaddir */
+#define P9_WALK_MAX  16u        /* names in one Twalk (9P: MAXWELEM) */
+#define P9_NAME_MAX  255u       /* longest file name; the decoder allows longer STR (targets, paths) */
+#define P9_MSIZE_MIN 4096u      /* smallest msize a session accepts (v9fs needs it) */
+#define P9_MSIZE_MAX (1u << 20) /* largest msize a session offers */
+#define P9_HDR       7u         /* size[4] type[1] tag[2] */
+#define P9_IOHDR     24u        /* room that msize must leave around the data of Twrite/Rread/Rreaddir */
 
 /* qid.type */
 enum { P9_QTDIR = 0x80, P9_QTSYMLINK = 0x02, P9_QTFILE = 0x00 };
@@ -26,20 +26,39 @@ enum { P9_QTDIR = 0x80, P9_QTSYMLINK = 0x02, P9_QTFILE = 0x00 };
 
 /* Tsetattr valid */
 enum {
-    P9_SETATTR_MODE = 0x1, P9_SETATTR_UID = 0x2, P9_SETATTR_GID = 0x4, P9_SETATTR_SIZE = 0x8,
-    P9_SETATTR_ATIME = 0x10, P9_SETATTR_MTIME = 0x20, P9_SETATTR_CTIME = 0x40,
-    P9_SETATTR_ATIME_SET = 0x80, P9_SETATTR_MTIME_SET = 0x100,
+    P9_SETATTR_MODE = 0x1,
+    P9_SETATTR_UID = 0x2,
+    P9_SETATTR_GID = 0x4,
+    P9_SETATTR_SIZE = 0x8,
+    P9_SETATTR_ATIME = 0x10,
+    P9_SETATTR_MTIME = 0x20,
+    P9_SETATTR_CTIME = 0x40,
+    P9_SETATTR_ATIME_SET = 0x80,
+    P9_SETATTR_MTIME_SET = 0x100,
 };
 
 /* Tlopen/Tlcreate flags: Linux's octal numbers, independent of the host's headers */
 enum {
-    P9_RDONLY = 0, P9_WRONLY = 1, P9_RDWR = 2, P9_ACCMODE = 3, P9_CREATE = 0100, P9_EXCL = 0200, P9_NOCTTY = 0400,
-    P9_TRUNC = 01000, P9_APPEND = 02000, P9_NONBLOCK = 04000, P9_DSYNC = 010000, P9_DIRECT = 040000,
-    P9_LARGEFILE = 0100000, P9_DIRECTORY = 0200000, P9_NOFOLLOW = 0400000, P9_SYNC = 04000000,
+    P9_RDONLY = 0,
+    P9_WRONLY = 1,
+    P9_RDWR = 2,
+    P9_ACCMODE = 3,
+    P9_CREATE = 0100,
+    P9_EXCL = 0200,
+    P9_NOCTTY = 0400,
+    P9_TRUNC = 01000,
+    P9_APPEND = 02000,
+    P9_NONBLOCK = 04000,
+    P9_DSYNC = 010000,
+    P9_DIRECT = 040000,
+    P9_LARGEFILE = 0100000,
+    P9_DIRECTORY = 0200000,
+    P9_NOFOLLOW = 0400000,
+    P9_SYNC = 04000000,
 };
 
-enum { P9_UNLINKAT_REMOVEDIR = 0x200 };                                /* Tunlinkat flags */
-enum { P9_LOCK_RDLCK = 0, P9_LOCK_WRLCK = 1, P9_LOCK_UNLCK = 2 };      /* Tlock type */
+enum { P9_UNLINKAT_REMOVEDIR = 0x200 };                           /* Tunlinkat flags */
+enum { P9_LOCK_RDLCK = 0, P9_LOCK_WRLCK = 1, P9_LOCK_UNLCK = 2 }; /* Tlock type */
 enum { P9_LOCK_SUCCESS = 0, P9_LOCK_BLOCKED = 1, P9_LOCK_ERROR = 2, P9_LOCK_GRACE = 3 };
 enum { P9_LOCK_FLAGS_BLOCK = 1, P9_LOCK_FLAGS_RECLAIM = 2 };
 
@@ -86,9 +105,9 @@ enum p9_type {
 #define DATA(M, f)  struct p9_data f;
 #define NAMES(M, f) struct p9_names f;
 #define QIDS(M, f)  struct p9_qids f;
-#define P9_MSG(name, type, fields)                                                                 \
-    struct p9_##name {                                                                             \
-        fields                                                                                     \
+#define P9_MSG(name, type, fields)                                                                                                                   \
+    struct p9_##name {                                                                                                                               \
+        fields                                                                                                                                       \
     };
 #include "9p/messages.def"
 #undef P9_MSG

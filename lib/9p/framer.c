@@ -18,8 +18,7 @@
 static int reserve_large(struct p9_framer *f, size_t cap)
 {
     size_t size = (LARGE_PAD + cap + PAGE - 1) & ~(size_t)(PAGE - 1);
-    uint8_t *base = malloc(
-        PAGE + size); /* aligned_alloc finds no freed block of its own again: the heap would grow */
+    uint8_t *base = malloc(PAGE + size); /* aligned_alloc finds no freed block of its own again: the heap would grow */
     if (!base)
         return -ENOMEM;
     uint8_t *buf = base + LARGE_PAD + (PAGE - (uintptr_t)base % PAGE) % PAGE;
@@ -68,8 +67,7 @@ static void fill(struct p9_framer *f, const uint8_t **in, size_t *n, size_t want
     *n -= take;
 }
 
-int p9_framer_next(struct p9_framer *f, const uint8_t **in, size_t *n, size_t max,
-                   struct p9_frame *out)
+int p9_framer_next(struct p9_framer *f, const uint8_t **in, size_t *n, size_t max, struct p9_frame *out)
 {
     int rc;
     if (!*n && (!f->len || f->len != split_size(f)))

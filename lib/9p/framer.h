@@ -34,8 +34,7 @@ struct p9_frame {
  * was taken and no message is whole, -EBADMSG for a size below P9_HDR, -EMSGSIZE for one above
  * `max`, -ENOMEM. Never holds more than `max` bytes.
  */
-int p9_framer_next(struct p9_framer *f, const uint8_t **in, size_t *n, size_t max,
-                   struct p9_frame *out);
+int p9_framer_next(struct p9_framer *f, const uint8_t **in, size_t *n, size_t max, struct p9_frame *out);
 
 /*
  * Where the next *len bytes belong when they are the rest of a large message, else NULL. Of what

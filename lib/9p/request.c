@@ -30,9 +30,7 @@ static struct request *of(struct p9_request *r)
 static void cut_count(struct request *r)
 {
     uint32_t room = r->pub.server->msize - P9_IOHDR;
-    uint32_t *count = r->msg.type == P9_Tread      ? &r->msg.Tread.count
-                      : r->msg.type == P9_Treaddir ? &r->msg.Treaddir.count
-                                                   : NULL;
+    uint32_t *count = r->msg.type == P9_Tread ? &r->msg.Tread.count : r->msg.type == P9_Treaddir ? &r->msg.Treaddir.count : NULL;
     if (count && *count > room)
         *count = room;
 }
@@ -146,8 +144,7 @@ static int check_reply(const struct request *r, const struct p9_msg *m)
         if (m->Rreaddir.data.len > r->msg.Treaddir.count)
             return EIO;
         break;
-    default:
-        break;
+    default: break;
     }
     if (!size)
         return EIO;

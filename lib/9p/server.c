@@ -17,23 +17,21 @@
 #define DEFAULT_REQUESTS 16384u
 #define DEFAULT_OUTPUT   ((size_t)8 << 20)
 #define DEFAULT_HELD     ((size_t)256 << 20)
-#define MAX_STASH        ((size_t)16 << 20)  /* an owner that ignores wants_input ends here */
+#define MAX_STASH        ((size_t)16 << 20) /* an owner that ignores wants_input ends here */
 
 static uint64_t random_odd(void)
 {
     uint64_t seed = 0;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
-        struct timespec
-            now; /* a guest that has just booted has no entropy, and only its host as a client */
+        struct timespec now; /* a guest that has just booted has no entropy, and only its host as a client */
         clock_gettime(CLOCK_MONOTONIC, &now);
         seed = ((uint64_t)now.tv_nsec << 32 | (uint64_t)now.tv_sec) * 0x9e3779b97f4a7c15u;
     }
     return seed | 1;
 }
 
-struct p9_server *p9_server_create(const struct p9_backend *backend,
-                                   const struct p9_transport *transport,
-                                   const struct p9_server_config *config, void *user)
+struct p9_server *p9_server_create(const struct p9_backend *backend, const struct p9_transport *transport, const struct p9_server_config *config,
+                                   void *user)
 {
     struct p9_server *s = calloc(1, sizeof *s);
     if (!s)
@@ -139,8 +137,7 @@ void p9_server_send(struct p9_server *s, const struct p9_msg *m, void *data_owne
     }
     void *buf = malloc(size);
     if (!buf) {
-        s->error =
-            -ENOMEM; /* a reply that never comes would hang the client: the session must end */
+        s->error = -ENOMEM; /* a reply that never comes would hang the client: the session must end */
         free(data_owner);
         return;
     }
@@ -176,8 +173,7 @@ void p9_server_version(struct p9_server *s, const struct p9_msg *t)
 bool p9_server_wants_input(const struct p9_server *s)
 {
     /* A dead session wants input so that its owner learns of the death. */
-    return s->error || (s->requests < s->config.max_requests && s->output <= s->config.max_output &&
-                        s->held <= s->config.max_held);
+    return s->error || (s->requests < s->config.max_requests && s->output <= s->config.max_output && s->held <= s->config.max_held);
 }
 
 /* Takes messages from the bytes until they or the limits end; moves both arguments. */
@@ -297,8 +293,7 @@ void p9_server_set_resume(struct p9_server *s, void (*resume)(void *user), void 
     s->resume_user = user;
 }
 
-void p9_server_set_send_part(struct p9_server *s,
-                             void (*send_part)(void *user, void *buf, const void *at, size_t len))
+void p9_server_set_send_part(struct p9_server *s, void (*send_part)(void *user, void *buf, const void *at, size_t len))
 {
     s->send_part = send_part;
 }

@@ -14,8 +14,8 @@ struct p9_request;
 /* A fid of the client. `aux` is the backend's; the library never looks at it. */
 struct p9_fid {
     uint32_t id;
-    bool opened;   /* set by the library when an Rlopen or Rlcreate for it was sent */
-    void *aux;     /* set by attach, walk and xattrwalk handlers */
+    bool opened; /* set by the library when an Rlopen or Rlcreate for it was sent */
+    void *aux;   /* set by attach, walk and xattrwalk handlers */
 };
 
 typedef void p9_handler(struct p9_request *r);
@@ -50,9 +50,9 @@ struct p9_backend {
 
 struct p9_request {
     struct p9_server *server;
-    const struct p9_msg *t;    /* the decoded message; its buffer lives until the reply */
+    const struct p9_msg *t; /* the decoded message; its buffer lives until the reply */
     struct p9_fid *fid, *newfid, *dirfid;
-    void *user;                /* the session's user pointer (p9_server_create) */
+    void *user; /* the session's user pointer (p9_server_create) */
     /*
      * A handler that does not reply at once sets `cancel` and may use `aux`. When the client flushes the request or
      * the session ends, cancel(r) is called once; it must make the reply come soon (p9_fail(r, EINTR) directly, or
@@ -65,11 +65,11 @@ struct p9_request {
 };
 
 struct p9_server_config {
-    uint32_t msize;          /* offered; 0 = P9_MSIZE_MAX */
-    uint32_t max_fids;       /* 0 = 65536; further ones get ENFILE */
-    uint32_t max_requests;   /* 0 = 16384 in flight, Tflush included; at the limit p9_server_wants_input is false */
-    size_t max_held;         /* 0 = 256 MiB of messages of requests in flight; above it p9_server_wants_input is false */
-    size_t max_output;       /* 0 = 8 MiB queued; above it p9_server_wants_input is false */
+    uint32_t msize;        /* offered; 0 = P9_MSIZE_MAX */
+    uint32_t max_fids;     /* 0 = 65536; further ones get ENFILE */
+    uint32_t max_requests; /* 0 = 16384 in flight, Tflush included; at the limit p9_server_wants_input is false */
+    size_t max_held;       /* 0 = 256 MiB of messages of requests in flight; above it p9_server_wants_input is false */
+    size_t max_output;     /* 0 = 8 MiB queued; above it p9_server_wants_input is false */
 };
 
 struct p9_transport {
@@ -82,8 +82,8 @@ struct p9_transport {
  * NULL only when out of memory. `backend` and `config` (NULL = defaults) must outlive the session; `transport` is copied.
  * `user` is handed to every handler.
  */
-struct p9_server *p9_server_create(const struct p9_backend *backend, const struct p9_transport *transport,
-                                   const struct p9_server_config *config, void *user);
+struct p9_server *p9_server_create(const struct p9_backend *backend, const struct p9_transport *transport, const struct p9_server_config *config,
+                                   void *user);
 
 /*
  * Bytes from the peer, any split. Handlers run inside. Returns 0 or a negative errno (-EBADMSG malformed or a reply sent

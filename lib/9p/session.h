@@ -16,8 +16,7 @@ struct fid {
     struct hmap_node node;
     bool listed; /* in the table, which holds one reference */
     uint32_t refs;
-    struct request
-        *gate; /* the attach, walk, open or clunk in flight that later requests wait for */
+    struct request *gate;   /* the attach, walk, open or clunk in flight that later requests wait for */
     struct p9_link waiting; /* struct request.wait, in order of arrival */
 };
 
@@ -26,8 +25,7 @@ struct request {
     struct p9_msg msg;
     struct hmap_node node; /* in the tag table, unless orphan */
     struct p9_link all;    /* in server.active or server.orphans */
-    struct p9_link
-        wait; /* in fid.waiting, server.ready, or the `flushes` of what this Tflush flushes */
+    struct p9_link wait;   /* in fid.waiting, server.ready, or the `flushes` of what this Tflush flushes */
     struct p9_link flushes;
     struct fid *gated;     /* whose gate this is */
     struct p9_frame frame; /* the message's bytes: owned, or in `copy` */

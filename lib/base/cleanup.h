@@ -28,11 +28,11 @@ static inline int steal_fd(int *fd)
     return value;
 }
 
-#define steal_ptr(p)                                                                               \
-    ({                                                                                             \
-        __typeof__(p) stolen_ = (p);                                                               \
-        (p) = NULL;                                                                                \
-        stolen_;                                                                                   \
+#define steal_ptr(p)                                                                                                                                 \
+    ({                                                                                                                                               \
+        __typeof__(p) stolen_ = (p);                                                                                                                 \
+        (p) = NULL;                                                                                                                                  \
+        stolen_;                                                                                                                                     \
     })
 
 #endif

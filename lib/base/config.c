@@ -106,10 +106,8 @@ static int set_text(const struct key *k, const char *value, char *dst, struct er
     if (k->kind == K_PATH && value[0] != '/')
         return err_set(e, EINVAL, "%s must be an absolute path, not '%s'", k->name, value);
     if (k->kind == K_NAME && !str_name_valid(value, len))
-        return err_set(e, EINVAL, "%s must be letters, digits, '.', '_' and '-', not '%s'", k->name,
-                       value);
-    if (k->kind == K_ACCEL && strcmp(value, "auto") != 0 && strcmp(value, "kvm") != 0 &&
-        strcmp(value, "tcg") != 0)
+        return err_set(e, EINVAL, "%s must be letters, digits, '.', '_' and '-', not '%s'", k->name, value);
+    if (k->kind == K_ACCEL && strcmp(value, "auto") != 0 && strcmp(value, "kvm") != 0 && strcmp(value, "tcg") != 0)
         return err_set(e, EINVAL, "%s must be auto, kvm or tcg, not '%s'", k->name, value);
     if (k->kind == K_STYLE && strcmp(value, "path") != 0 && strcmp(value, "host") != 0)
         return err_set(e, EINVAL, "%s must be path or host, not '%s'", k->name, value);
@@ -122,12 +120,10 @@ static int set_number(const struct key *k, const char *value, void *dst, struct 
     uint64_t n = 0;
     int rc = k->kind == K_U32 ? str_parse_u64(value, UINT32_MAX, &n) : str_parse_size(value, &n);
     if (rc == -EINVAL)
-        return err_set(e, EINVAL, "%s must be a number%s, not '%s'", k->name,
-                       k->kind == K_SIZE ? " such as 256M or 10G" : "", value);
+        return err_set(e, EINVAL, "%s must be a number%s, not '%s'", k->name, k->kind == K_SIZE ? " such as 256M or 10G" : "", value);
     if (rc < 0 || n < k->min || n > k->max) {
         char min[24], max[24];
-        return err_set(e, ERANGE, "%s must be from %s to %s, not '%s'", k->name,
-                       str_format_size(k->min, min), str_format_size(k->max, max), value);
+        return err_set(e, ERANGE, "%s must be from %s to %s, not '%s'", k->name, str_format_size(k->min, min), str_format_size(k->max, max), value);
     }
     if (k->kind == K_U32)
         *(uint32_t *)dst = (uint32_t)n;
@@ -149,8 +145,7 @@ static int set_key(struct config *c, const struct key *k, const char *value, str
     void *dst = (char *)c + k->offset;
     if (k->kind == K_YES)
         return set_yes(k, value, dst, e);
-    return k->kind == K_U32 || k->kind == K_SIZE ? set_number(k, value, dst, e)
-                                                 : set_text(k, value, dst, e);
+    return k->kind == K_U32 || k->kind == K_SIZE ? set_number(k, value, dst, e) : set_text(k, value, dst, e);
 }
 
 static int set_defaults(struct config *c, struct err *e)
@@ -160,8 +155,7 @@ static int set_defaults(struct config *c, struct err *e)
         if (rc < 0)
             return rc;
     }
-    if (gethostname(c->node, sizeof c->node) < 0 || !memchr(c->node, 0, sizeof c->node) ||
-        !str_name_valid(c->node, strlen(c->node)))
+    if (gethostname(c->node, sizeof c->node) < 0 || !memchr(c->node, 0, sizeof c->node) || !str_name_valid(c->node, strlen(c->node)))
         str_copy(c->node, sizeof c->node, "localhost");
     return 0;
 }
@@ -250,8 +244,7 @@ int config_load(const char *path, struct config *out, struct err *e)
     fclose(f);
     if (rc == 0)
         set_places(out, path, seen);
-    if (rc == 0 && !out->database[0] &&
-        snprintf(out->database, sizeof out->database, "%s/space.db", out->state) >= (int)sizeof out->database)
+    if (rc == 0 && !out->database[0] && snprintf(out->database, sizeof out->database, "%s/space.db", out->state) >= (int)sizeof out->database)
         rc = err_set(e, ENAMETOOLONG, "%s: the path of `state` is too long for the database's", path);
     if (rc == 0 && (uint64_t)out->uid_base + out->uid_count > INT32_MAX)
         rc = err_set(e, ERANGE, "%s: uid_base + uid_count must stay below %d", path, INT32_MAX);

@@ -31,8 +31,7 @@ static int digits(const char *s, const char **end, uint64_t *out)
     if (*s < '0' || *s > '9')
         return -EINVAL;
     for (; *s >= '0' && *s <= '9'; s++) {
-        if (__builtin_mul_overflow(value, 10u, &value) ||
-            __builtin_add_overflow(value, (uint64_t)(*s - '0'), &value))
+        if (__builtin_mul_overflow(value, 10u, &value) || __builtin_add_overflow(value, (uint64_t)(*s - '0'), &value))
             return -ERANGE;
     }
     *end = s;

@@ -32,8 +32,7 @@ char *str_format_size(uint64_t bytes, char out[24]);
 char *str_trim(char *s);
 
 /* Appends printf output at *pos in a buffer of `size`; false (and no change) when it does not fit. */
-bool str_append(char *buf, size_t size, size_t *pos, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+bool str_append(char *buf, size_t size, size_t *pos, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 /* Copies with truncation; always NUL-ends. */
 void str_copy(char *dst, size_t size, const char *src);

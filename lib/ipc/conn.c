@@ -34,8 +34,7 @@ static void on_poll(uv_poll_t *p, int status, int events);
 
 static void update(struct conn *c)
 {
-    int events = (c->requests < CONN_REQUESTS_MAX ? UV_READABLE : 0) |
-                 (c->first ? UV_WRITABLE : 0) | UV_DISCONNECT;
+    int events = (c->requests < CONN_REQUESTS_MAX ? UV_READABLE : 0) | (c->first ? UV_WRITABLE : 0) | UV_DISCONNECT;
     if (c->fd >= 0)
         uv_poll_start(&c->poll, events, on_poll);
 }
@@ -106,8 +105,7 @@ static int transmit(const struct conn *c, const void *packet, int fd)
 /* Takes `fd`. */
 static void queue_packet(struct conn *c, const void *packet, int fd)
 {
-    struct packet *p =
-        c->queued < c->ops->output_max ? malloc(sizeof *p + c->ops->reply_size) : NULL;
+    struct packet *p = c->queued < c->ops->output_max ? malloc(sizeof *p + c->ops->reply_size) : NULL;
     if (!p) {
         log_warn("a client does not read its answers: hanging up");
         cleanup_close(&fd);

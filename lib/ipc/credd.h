@@ -12,29 +12,29 @@
 
 #define CREDD_VERSION 1u
 
-#define CREDD_NAME_SIZE    65u
-#define CREDD_LABEL_SIZE   129u  /* KEY=VALUE */
-#define CREDD_METHOD_SIZE  256u
-#define CREDD_HOSTS_SIZE   4096u /* lines */
-#define CREDD_TEXT_SIZE    512u  /* of a request, with its NUL */
-#define CREDD_KEY_BYTES    32u   /* of a public key */
-#define CREDD_VALUE_MAX    16384u
-#define CREDD_PAYLOAD_MAX  65536u /* bytes of a descriptor that comes with a request */
+#define CREDD_NAME_SIZE   65u
+#define CREDD_LABEL_SIZE  129u /* KEY=VALUE */
+#define CREDD_METHOD_SIZE 256u
+#define CREDD_HOSTS_SIZE  4096u /* lines */
+#define CREDD_TEXT_SIZE   512u  /* of a request, with its NUL */
+#define CREDD_KEY_BYTES   32u   /* of a public key */
+#define CREDD_VALUE_MAX   16384u
+#define CREDD_PAYLOAD_MAX 65536u /* bytes of a descriptor that comes with a request */
 /* How a sealed value begins; crypto_box_seal's bytes follow in base64, without a newline. */
 #define CREDD_SEALED "sealed1:"
 
 /* From the widest to the closest. */
 enum credd_scope_kind {
     CREDD_PLATFORM = 1,
-    CREDD_TENANT,  /* of `tenant` */
+    CREDD_TENANT,   /* of `tenant` */
     CREDD_LABELLED, /* its sandboxes with this label of the administrator's */
     CREDD_SANDBOX,
 };
 
 struct credd_scope {
     uint32_t kind;
-    uint32_t tenant;  /* uid; 0 for the platform, too */
-    uint64_t sandbox; /* id; CREDD_SANDBOX */
+    uint32_t tenant;              /* uid; 0 for the platform, too */
+    uint64_t sandbox;             /* id; CREDD_SANDBOX */
     char label[CREDD_LABEL_SIZE]; /* CREDD_LABELLED: admin.KEY=VALUE */
     char unused[7];
 };
@@ -43,10 +43,10 @@ struct credd_scope {
 struct credd_record {
     uint64_t id; /* 48 bits, random, never reused */
     struct credd_scope scope;
-    uint32_t maker;        /* uid */
+    uint32_t maker; /* uid */
     uint32_t has_value;
-    int64_t created;       /* ns of CLOCK_REALTIME */
-    int64_t expires;       /* the same; 0: never */
+    int64_t created;                  /* ns of CLOCK_REALTIME */
+    int64_t expires;                  /* the same; 0: never */
     uint32_t rate_uses, rate_seconds; /* so many uses in so long; 0: no limit */
     char name[CREDD_NAME_SIZE];
     char method[CREDD_METHOD_SIZE]; /* normalised: docs/credentials.md */
@@ -114,8 +114,8 @@ struct credd_reply {
     uint32_t event; /* enum credd_event */
     uint64_t tag;
     uint64_t sandbox;
-    int32_t error; /* 0 or a negative errno; then there is a sentence */
-    uint32_t count; /* CREDD_HELLO: of records */
+    int32_t error;                /* 0 or a negative errno; then there is a sentence */
+    uint32_t count;               /* CREDD_HELLO: of records */
     uint8_t key[CREDD_KEY_BYTES]; /* CREDD_HELLO */
     struct {
         uint64_t lines;

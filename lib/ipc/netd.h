@@ -57,8 +57,8 @@ struct netd_message {
     uint64_t id;
     int32_t error; /* of a reply: 0 or a negative errno; the text is the sentence */
     uint32_t len;
-    uint32_t denied;           /* NETD_EVENT_DECISION: 1 or 0 */
-    uint32_t head, tenant;     /* NETD_POLICY */
+    uint32_t denied;       /* NETD_EVENT_DECISION: 1 or 0 */
+    uint32_t head, tenant; /* NETD_POLICY */
     uint32_t unused;
     struct netd_counts counts; /* NETD_EVENT_COUNTS, NETD_EVENT_DECISION */
 };

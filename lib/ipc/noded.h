@@ -21,7 +21,16 @@
 enum noded_kind { NODED_TEMPLATE = 1, NODED_SANDBOX = 2, NODED_SNAPSHOT = 3 };
 
 /* Files in an object. The names on disk: disk.raw ram.raw vm.state kernel initrd meta, and fill and fill.ram, of sandboxes only. What a head's files hold: docs/protocol/head.md. */
-enum noded_file { NODED_DISK = 1, NODED_RAM = 2, NODED_STATE = 3, NODED_KERNEL = 4, NODED_INITRD = 5, NODED_META = 6, NODED_FILL = 7, NODED_FILL_RAM = 8 /* ipc/fill.h; neither of NODED_FILE_OPEN */ };
+enum noded_file {
+    NODED_DISK = 1,
+    NODED_RAM = 2,
+    NODED_STATE = 3,
+    NODED_KERNEL = 4,
+    NODED_INITRD = 5,
+    NODED_META = 6,
+    NODED_FILL = 7,
+    NODED_FILL_RAM = 8 /* ipc/fill.h; neither of NODED_FILE_OPEN */
+};
 
 enum noded_op {
     /* Answers host facts in `node`. Must be the first request of a connection (and may come again); another version gets EPROTO. */
@@ -72,16 +81,16 @@ enum noded_op {
     NODED_VM_LOAD,
     /* Ends QEMU at once. Missing is success. Removes RUN/vm/ID. */
     NODED_VM_KILL,
-    NODED_VM_PAUSE,   /* ESRCH when there is no such domain, as for the next two */
+    NODED_VM_PAUSE, /* ESRCH when there is no such domain, as for the next two */
     NODED_VM_RESUME,
-    NODED_VM_STATS,   /* fills `stats` */
+    NODED_VM_STATS, /* fills `stats` */
     /* A descriptor (memfd, sealed) with one line "ID STATE SLOT" per domain of this instance; STATE is running, paused,
      * waiting (NODED_INCOMING, not loaded) or other (such as one whose load did not end: NODED_VM_KILL); SLOT is the uid slot. */
     NODED_VM_LIST,
     /* A descriptor connected to RUN/vm/ID/space.PORT (`port` 0 or 1). ECONNREFUSED when QEMU is gone. */
     NODED_CHANNEL_OPEN,
 
-    NODED_POOL_STAT,  /* fills `pool` */
+    NODED_POOL_STAT, /* fills `pool` */
 
     /* In what `file` of (kind, id) differs from that of (kind2, id2), or with both 0 from a file of holes, by where their bytes lie and not by what they are:
      * fills `extents`. With NODED_RANGES a descriptor (memfd, sealed) of struct noded_range comes along, by offset. Looks at bytes from `size` (a multiple of
@@ -103,7 +112,15 @@ enum noded_op {
     NODED_VM_FILLED,
 };
 
-enum noded_flags { NODED_READ_ONLY = 1, NODED_WRITABLE = 2, NODED_PROBE = 4, NODED_INCOMING = 8, NODED_OWN_DISK = 16, NODED_RANGES = 32, NODED_FILLING = 64 };
+enum noded_flags {
+    NODED_READ_ONLY = 1,
+    NODED_WRITABLE = 2,
+    NODED_PROBE = 4,
+    NODED_INCOMING = 8,
+    NODED_OWN_DISK = 16,
+    NODED_RANGES = 32,
+    NODED_FILLING = 64
+};
 enum noded_fill_port { NODED_FILL_DISK, NODED_FILL_DISK_BITS, NODED_FILL_MEMORY, NODED_FILL_MEMORY_BITS, NODED_FILL_SOCKET };
 enum noded_accel { NODED_TCG = 1, NODED_KVM = 2 };
 
@@ -121,11 +138,11 @@ struct noded_request {
     uint32_t kind, kind2;
     uint64_t id, id2;
     uint32_t file, flags;
-    uint64_t size;    /* NODED_DISK_GROW, NODED_FILE_COMPARE: bytes, multiple of 4096 */
-    uint64_t memory;  /* NODED_VM_START: bytes, multiple of 1 MiB, 32M to 1T */
-    uint32_t vcpus;   /* 1 to 64 */
-    uint32_t accel;   /* enum noded_accel */
-    uint32_t slot;    /* below uid_count; EBUSY when another running domain has it */
+    uint64_t size;   /* NODED_DISK_GROW, NODED_FILE_COMPARE: bytes, multiple of 4096 */
+    uint64_t memory; /* NODED_VM_START: bytes, multiple of 1 MiB, 32M to 1T */
+    uint32_t vcpus;  /* 1 to 64 */
+    uint32_t accel;  /* enum noded_accel */
+    uint32_t slot;   /* below uid_count; EBUSY when another running domain has it */
     uint32_t port;
 };
 
@@ -136,30 +153,36 @@ enum noded_event {
     NODED_EVENT_RESYNC = 2 /* unasked: libvirt was away and is back; events may have been lost, ask NODED_VM_LIST */
 };
 
-enum noded_vm_event { NODED_VM_GONE = 1, NODED_VM_CRASHED = 2, NODED_VM_PAUSED = 3, NODED_VM_RESUMED = 4, NODED_VM_IO_ERROR = 5,
-                      NODED_VM_GUEST_PANIC = 6 };
+enum noded_vm_event {
+    NODED_VM_GONE = 1,
+    NODED_VM_CRASHED = 2,
+    NODED_VM_PAUSED = 3,
+    NODED_VM_RESUMED = 4,
+    NODED_VM_IO_ERROR = 5,
+    NODED_VM_GUEST_PANIC = 6
+};
 
 struct noded_reply {
     uint32_t version;
-    uint32_t event;  /* enum noded_event */
+    uint32_t event; /* enum noded_event */
     uint64_t tag;
-    int32_t error;   /* 0 or a negative errno */
+    int32_t error; /* 0 or a negative errno */
     uint32_t vm_event;
     uint64_t id;
     union {
         struct {
-            uint64_t memory;       /* of the host, bytes */
+            uint64_t memory; /* of the host, bytes */
             uint32_t cpus;
-            uint32_t kvm;          /* 1 when /dev/kvm opens and QEMU's user may use it */
-            char qemu[32];         /* "7.2.22"; empty until libvirt was reached */
+            uint32_t kvm;  /* 1 when /dev/kvm opens and QEMU's user may use it */
+            char qemu[32]; /* "7.2.22"; empty until libvirt was reached */
             char host_kernel[65];
-            char cpu_model[65];    /* host's, for the acceleration cache's key */
-            uint8_t arrives;       /* 1 when memory can arrive while a QEMU runs (NODED_VM_START with NODED_FILLING) */
+            char cpu_model[65]; /* host's, for the acceleration cache's key */
+            uint8_t arrives;    /* 1 when memory can arrive while a QEMU runs (NODED_VM_START with NODED_FILLING) */
         } node;
         struct {
-            uint64_t cpu_nsec;     /* consumed by QEMU */
-            uint64_t rss_bytes;    /* of QEMU: its proportional set size (Pss) */
-            uint32_t running;      /* 1 running, 0 paused */
+            uint64_t cpu_nsec;  /* consumed by QEMU */
+            uint64_t rss_bytes; /* of QEMU: its proportional set size (Pss) */
+            uint32_t running;   /* 1 running, 0 paused */
         } stats;
         struct {
             uint64_t size_bytes, free_bytes;

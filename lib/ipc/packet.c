@@ -31,25 +31,21 @@ int packet_connect(const char *path)
     return fd;
 }
 
-int packet_send(int sock, const struct iovec *parts, unsigned part_count, const int *fds,
-                unsigned fd_count)
+int packet_send(int sock, const struct iovec *parts, unsigned part_count, const int *fds, unsigned fd_count)
 {
     union control control = {.space = {0}};
     struct msghdr msg = {.msg_iov = (void *)(uintptr_t)parts, .msg_iovlen = part_count};
     if (fd_count > PACKET_FDS)
         return -EINVAL;
     if (fd_count) {
-        control.head = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
-                                        .cmsg_type = SCM_RIGHTS,
-                                        .cmsg_len = CMSG_LEN(fd_count * sizeof(int))};
+        control.head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(fd_count * sizeof(int))};
         memcpy(CMSG_DATA(&control.head), fds, fd_count * sizeof(int));
         msg.msg_control = &control;
         msg.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
     }
     if (sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
         return 1;
-    return errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS ? 0
-                                                                                          : -errno;
+    return errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS ? 0 : -errno;
 }
 
 ssize_t packet_receive(int sock, void *buf, size_t size, int *fd)

@@ -15,8 +15,7 @@ int packet_connect(const char *path);
 
 /* Sends `parts` as one packet, with copies of `fd_count` descriptors. 1 sent, 0 no room now, or
  * -errno: the connection is of no more use. */
-int packet_send(int sock, const struct iovec *parts, unsigned part_count, const int *fds,
-                unsigned fd_count);
+int packet_send(int sock, const struct iovec *parts, unsigned part_count, const int *fds, unsigned fd_count);
 
 /* Takes one packet of at most `size` bytes. Its length; 0: none is there now; or -errno, the end
  * of the connection: ECONNRESET hung up, EMSGSIZE it was longer or carried too much. `fd`

@@ -82,7 +82,15 @@ enum volumed_op {
     VOLUMED_REPAIR,
 };
 
-enum volumed_flags { VOLUMED_HAVE = 1, VOLUMED_READ_ALL = 2, VOLUMED_KEY_ROTATE = 4, VOLUMED_KEY_REVOKE = 8, VOLUMED_KEY_FRESH = 16, VOLUMED_MEND = 32, VOLUMED_FILL = 64 };
+enum volumed_flags {
+    VOLUMED_HAVE = 1,
+    VOLUMED_READ_ALL = 2,
+    VOLUMED_KEY_ROTATE = 4,
+    VOLUMED_KEY_REVOKE = 8,
+    VOLUMED_KEY_FRESH = 16,
+    VOLUMED_MEND = 32,
+    VOLUMED_FILL = 64
+};
 
 /* What an artifact was; kept in its manifest, of no consequence. */
 enum volumed_file { VOLUMED_DISK = 1, VOLUMED_RAM = 2, VOLUMED_STATE = 3, VOLUMED_META = 4 };
@@ -121,11 +129,11 @@ struct volumed_reply {
             uint64_t done, total; /* bytes of the file (upload: of its ranges; download: of its chunks), or objects */
         } progress;
         struct {
-            uint64_t read_bytes;    /* of the file */
-            uint64_t zero_bytes;    /* chunks of zeros, which take no room */
-            uint64_t reused_bytes;  /* of chunks that the tenant had already */
-            uint64_t new_bytes;     /* of chunks that were new, before */
-            uint64_t stored_bytes;  /* and after compression and encryption, with all lists and the manifest */
+            uint64_t read_bytes;      /* of the file */
+            uint64_t zero_bytes;      /* chunks of zeros, which take no room */
+            uint64_t reused_bytes;    /* of chunks that the tenant had already */
+            uint64_t new_bytes;       /* of chunks that were new, before */
+            uint64_t stored_bytes;    /* and after compression and encryption, with all lists and the manifest */
             uint64_t inherited_bytes; /* of chunks taken over from the parent unread */
             uint64_t msec;
         } upload;
@@ -136,23 +144,23 @@ struct volumed_reply {
             uint64_t msec;
         } download;
         struct {
-            uint64_t artifacts, packs, stored_bytes;    /* that are there and used */
+            uint64_t artifacts, packs, stored_bytes; /* that are there and used */
             uint64_t condemned_packs, deleted_packs, deleted_bytes, deleted_others;
-            uint64_t waiting; /* uploads that were older than what was condemned: the rest is for a later run */
+            uint64_t waiting;  /* uploads that were older than what was condemned: the rest is for a later run */
             uint64_t replaced; /* condemnations that could not be read, by whatever met them since the last answer */
         } gc;
         struct {
             uint64_t artifacts, packs, chunks, read_bytes, wrong, affected;
         } fsck;
         struct {
-            uint64_t artifacts, file_bytes;   /* sizes of the files */
-            uint64_t chunk_bytes;             /* bytes of chunks that artifacts list */
-            uint64_t unique_bytes;            /* of different ones */
+            uint64_t artifacts, file_bytes; /* sizes of the files */
+            uint64_t chunk_bytes;           /* bytes of chunks that artifacts list */
+            uint64_t unique_bytes;          /* of different ones */
             uint64_t packs, stored_bytes;
         } stat;
         struct {
-            uint32_t policy; /* of running guests when it is revoked: 0 pause, 1 continue, 2 kill */
-            uint8_t id[16];  /* of the data key */
+            uint32_t policy;     /* of running guests when it is revoked: 0 pause, 1 continue, 2 kill */
+            uint8_t id[16];      /* of the data key */
             char wrapped_by[80]; /* as "file k1", "pkcs11 kek1": service and wrapping key of what is stored now */
             uint32_t own;        /* 1: the tenant has a key service of its own */
         } key;

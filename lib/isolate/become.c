@@ -29,8 +29,7 @@ static int drop_capabilities(struct err *e)
 
 static int change_ids(const struct passwd *pw, gid_t gid, struct err *e)
 {
-    if (setgroups(0, NULL) < 0 || setresgid(gid, gid, gid) < 0 || prctl(PR_SET_KEEPCAPS, 1) < 0 ||
-        setresuid(pw->pw_uid, pw->pw_uid, pw->pw_uid) < 0)
+    if (setgroups(0, NULL) < 0 || setresgid(gid, gid, gid) < 0 || prctl(PR_SET_KEEPCAPS, 1) < 0 || setresuid(pw->pw_uid, pw->pw_uid, pw->pw_uid) < 0)
         return err_sys(e, "cannot become user %s", pw->pw_name);
     return 0;
 }
@@ -40,8 +39,7 @@ int isolate_become(const char *user, const char *group, struct err *e)
     const struct passwd *pw = getpwnam(user);
     const struct group *gr = group ? getgrnam(group) : NULL;
     if (!pw || (group && !gr))
-        return err_set(e, ENOENT, "there is no %s %s; make it or change it in the configuration", pw ? "group" : "user",
-                       pw ? group : user);
+        return err_set(e, ENOENT, "there is no %s %s; make it or change it in the configuration", pw ? "group" : "user", pw ? group : user);
     /* ids first, while that is allowed; the capabilities kept over it are for dropping the bounding set only */
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];

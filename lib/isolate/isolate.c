@@ -87,11 +87,26 @@ static int deny(scmp_filter_ctx ctx, const int *calls, size_t count)
 
 int isolate_deny_calls(const int *more, size_t count, bool online, struct err *e)
 {
-    static const int no_daemons[] = {
-        SCMP_SYS(ptrace),     SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev), SCMP_SYS(mount),          SCMP_SYS(umount2),
-        SCMP_SYS(pivot_root), SCMP_SYS(chroot),           SCMP_SYS(setns),             SCMP_SYS(unshare),        SCMP_SYS(bpf),
-        SCMP_SYS(keyctl),     SCMP_SYS(add_key),          SCMP_SYS(request_key),       SCMP_SYS(init_module),    SCMP_SYS(finit_module),
-        SCMP_SYS(kexec_load), SCMP_SYS(userfaultfd),      SCMP_SYS(perf_event_open),   SCMP_SYS(io_uring_setup), SCMP_SYS(open_by_handle_at)};
+    static const int no_daemons[] = {SCMP_SYS(ptrace),
+                                     SCMP_SYS(process_vm_readv),
+                                     SCMP_SYS(process_vm_writev),
+                                     SCMP_SYS(mount),
+                                     SCMP_SYS(umount2),
+                                     SCMP_SYS(pivot_root),
+                                     SCMP_SYS(chroot),
+                                     SCMP_SYS(setns),
+                                     SCMP_SYS(unshare),
+                                     SCMP_SYS(bpf),
+                                     SCMP_SYS(keyctl),
+                                     SCMP_SYS(add_key),
+                                     SCMP_SYS(request_key),
+                                     SCMP_SYS(init_module),
+                                     SCMP_SYS(finit_module),
+                                     SCMP_SYS(kexec_load),
+                                     SCMP_SYS(userfaultfd),
+                                     SCMP_SYS(perf_event_open),
+                                     SCMP_SYS(io_uring_setup),
+                                     SCMP_SYS(open_by_handle_at)};
     scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
     int rc = ctx ? deny(ctx, no_daemons, sizeof no_daemons / sizeof *no_daemons) : -ENOMEM;
     if (rc == 0)

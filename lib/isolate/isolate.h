@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #define ISOLATE_READS (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
-#define ISOLATE_WRITES                                                                                                                                       \
-    (ISOLATE_READS | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK | \
+#define ISOLATE_WRITES                                                                                                                               \
+    (ISOLATE_READS | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK |   \
      LANDLOCK_ACCESS_FS_MAKE_DIR)
 
 /* What may be done at and below `path`. For a file only the bits that files have. */

@@ -144,8 +144,7 @@ struct co *co_spawn(struct co_sched *s, void (*fn)(void *arg), void *arg)
     struct co *c = calloc(1, sizeof *c);
     if (!c)
         abort();
-    c->stack = mmap(NULL, GUARD_SIZE + STACK_SIZE, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    c->stack = mmap(NULL, GUARD_SIZE + STACK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (c->stack == MAP_FAILED || mprotect(c->stack, GUARD_SIZE, PROT_NONE) < 0)
         abort();
     c->sched = s;

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #define READ_SIZE   (128u * 1024)
-#define SMALL       4096u         /* gathered up to this size, */
-#define GATHER_SIZE (32u * 1024)  /* until this many are there */
+#define SMALL       4096u        /* gathered up to this size, */
+#define GATHER_SIZE (32u * 1024) /* until this many are there */
 
 struct stream {
     uv_pipe_t pipe;
@@ -25,9 +25,9 @@ struct stream {
     bool closed;   /* by stream_close */
     bool reported; /* ops.closed was called */
     bool paused;
-    char *in; /* READ_SIZE bytes */
+    char *in;       /* READ_SIZE bytes */
     uv_idle_t idle; /* active while `gathered` holds something */
-    char *gathered;       /* GATHER_SIZE bytes */
+    char *gathered; /* GATHER_SIZE bytes */
     size_t gathered_len;
     int handles; /* open ones */
 };
@@ -141,8 +141,7 @@ static void write_now(struct stream *s, void *buf, size_t len)
     size_t done = 0;
     if (uv_stream_get_write_queue_size(handle_of(s)) == 0) {
         int n = uv_try_write(handle_of(s), &b, 1);
-        done = n > 0 ? (size_t)n
-                     : 0; /* an error shows again in uv_write, whose callback may report it */
+        done = n > 0 ? (size_t)n : 0; /* an error shows again in uv_write, whose callback may report it */
     }
     if (done == len) {
         free(buf);
@@ -213,8 +212,7 @@ void stream_resume(struct stream *s)
 {
     s->paused = false;
     if (!s->closed && !s->reported)
-        uv_read_start(handle_of(s), on_alloc,
-                      on_read); /* when reading already: UV_EALREADY, fine */
+        uv_read_start(handle_of(s), on_alloc, on_read); /* when reading already: UV_EALREADY, fine */
 }
 
 void stream_close(struct stream *s)

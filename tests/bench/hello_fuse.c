@@ -9,7 +9,8 @@ static const char text[] = "running\n";
 
 static void fill(fuse_ino_t ino, struct stat *st)
 {
-    *st = (struct stat){.st_ino = ino, .st_mode = ino == 1 ? S_IFDIR | 0755 : S_IFREG | 0444, .st_nlink = 1, .st_size = ino == 1 ? 0 : sizeof text - 1};
+    *st =
+        (struct stat){.st_ino = ino, .st_mode = ino == 1 ? S_IFDIR | 0755 : S_IFREG | 0444, .st_nlink = 1, .st_size = ino == 1 ? 0 : sizeof text - 1};
 }
 
 static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)

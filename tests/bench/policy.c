@@ -60,8 +60,7 @@ int main(void)
     qsort(took, ASKED, sizeof took[0], compare);
     printf("%d rules read in %llu us; a decision takes %llu ns (p50), %llu ns (p99); %u of %d "
            "allowed\n",
-           RULES, (unsigned long long)parsed / 1000, (unsigned long long)took[ASKED / 2],
-           (unsigned long long)took[ASKED * 99 / 100], allowed, ASKED);
+           RULES, (unsigned long long)parsed / 1000, (unsigned long long)took[ASKED / 2], (unsigned long long)took[ASKED * 99 / 100], allowed, ASKED);
     policy_destroy(p);
     return took[ASKED / 2] > 5000;
 }

@@ -57,8 +57,7 @@ static void look_at_xattrs(struct client *c, uint32_t fid)
 {
     static const char *const names[] = {"", "user.x", "system.posix_acl_access", "system.data"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (!call(c, (struct p9_msg){.type = P9_Txattrwalk,
-                                     .Txattrwalk = {fid, fid + 1, p9_str_of(names[i])}}))
+        if (!call(c, (struct p9_msg){.type = P9_Txattrwalk, .Txattrwalk = {fid, fid + 1, p9_str_of(names[i])}}))
             continue;
         CHECK(call(c, (struct p9_msg){.type = P9_Tread, .Tread = {fid + 1, 0, 70000}}));
         call(c, (struct p9_msg){.type = P9_Tclunk, .Tclunk.fid = fid + 1});
@@ -67,8 +66,7 @@ static void look_at_xattrs(struct client *c, uint32_t fid)
 
 static void look_at_data(struct client *c, uint32_t fid, uint64_t size)
 {
-    const uint64_t places[] = {0,        5000,       12 << 10, 300 << 10,
-                               size / 2, size - 100, size,     UINT64_MAX};
+    const uint64_t places[] = {0, 5000, 12 << 10, 300 << 10, size / 2, size - 100, size, UINT64_MAX};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         call(c, (struct p9_msg){.type = P9_Tread, .Tread = {fid, places[i], 20000}});
 }
@@ -81,8 +79,7 @@ static void look_for_holes(struct client *c, uint32_t fid, uint64_t size)
         char name[P9_SEEK_TEXT_MAX];
         uint64_t at = places[i / 2], got;
         p9_seek_name(name, i % 2 ? SEEK_HOLE : SEEK_DATA, at);
-        if (!call(c, (struct p9_msg){.type = P9_Txattrwalk,
-                                     .Txattrwalk = {fid, fid + 1, p9_str_of(name)}}))
+        if (!call(c, (struct p9_msg){.type = P9_Txattrwalk, .Txattrwalk = {fid, fid + 1, p9_str_of(name)}}))
             continue;
         CHECK(call(c, (struct p9_msg){.type = P9_Tread, .Tread = {fid + 1, 0, 100}}));
         CHECK(p9_seek_value(c->m.Rread.data, &got) && got >= at && got <= size);
@@ -119,8 +116,7 @@ static void look_below(struct client *c, uint32_t fid, unsigned depth)
     struct names *names = calloc(1, sizeof *names);
     uint64_t offset = 0;
     for (unsigned i = 0; i < 4; i++) {
-        if (!call(c, (struct p9_msg){.type = P9_Treaddir, .Treaddir = {fid, offset, 500}}) ||
-            !c->m.Rreaddir.data.len)
+        if (!call(c, (struct p9_msg){.type = P9_Treaddir, .Treaddir = {fid, offset, 500}}) || !c->m.Rreaddir.data.len)
             break;
         take_names(&c->m.Rreaddir.data, &offset, names);
     }
@@ -138,8 +134,7 @@ static void look_below(struct client *c, uint32_t fid, unsigned depth)
 
 static void look_at(struct client *c, uint32_t fid, unsigned depth)
 {
-    if (++c->objects > OBJECTS_MAX ||
-        !call(c, (struct p9_msg){.type = P9_Tgetattr, .Tgetattr = {fid, P9_GETATTR_ALL}}))
+    if (++c->objects > OBJECTS_MAX || !call(c, (struct p9_msg){.type = P9_Tgetattr, .Tgetattr = {fid, P9_GETATTR_ALL}}))
         return;
     struct p9_Rgetattr a = c->m.Rgetattr;
     CHECK(a.mtime_nsec < 1000000000 && a.size <= INT64_MAX);
@@ -158,18 +153,14 @@ static void look_at(struct client *c, uint32_t fid, unsigned depth)
 /* The map of changes: of some ranges that may overlap, or of all of it. */
 static void look_at_changes(struct client *c)
 {
-    const uint64_t some[][2] = {
-        {0, 5000}, {40 << 10, 64 << 10}, {1 << 20, 1}, {1 << 19, 3 << 20}, {0, UINT64_MAX}};
+    const uint64_t some[][2] = {{0, 5000}, {40 << 10, 64 << 10}, {1 << 20, 1}, {1 << 19, 3 << 20}, {0, UINT64_MAX}};
     struct p9_msg m = {.type = P9_Txattrwalk, .Txattrwalk = {1, MAP_FID, p9_str_of(SERVE_CHANGES)}};
     for (unsigned n = 4; n <= 5; n++) {
         CHECK(call(c, m));
-        CHECK(call(c, (struct p9_msg){.type = P9_Twrite,
-                                      .Twrite = {MAP_FID, 0, {(const uint8_t *)some, n * 16}}}));
-        CHECK(!call(c, (struct p9_msg){.type = P9_Twrite,
-                                       .Twrite = {MAP_FID, 0, {(const uint8_t *)some, 15}}}));
+        CHECK(call(c, (struct p9_msg){.type = P9_Twrite, .Twrite = {MAP_FID, 0, {(const uint8_t *)some, n * 16}}}));
+        CHECK(!call(c, (struct p9_msg){.type = P9_Twrite, .Twrite = {MAP_FID, 0, {(const uint8_t *)some, 15}}}));
         for (unsigned i = 0; i < 64; i++) {
-            if (!call(c, (struct p9_msg){.type = P9_Tread, .Tread = {MAP_FID, 0, 64 << 10}}) ||
-                !c->m.Rread.data.len)
+            if (!call(c, (struct p9_msg){.type = P9_Tread, .Tread = {MAP_FID, 0, 64 << 10}}) || !c->m.Rread.data.len)
                 break;
             CHECK_EQ(((const char *)c->m.Rread.data.p)[c->m.Rread.data.len - 1], '\n');
         }
@@ -204,8 +195,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK_EQ(serve_init(serve), 0);
     serve->error = volume_open(&serve->volume, fd, &e);
     c.server = p9_server_create(serve_backend(), &transport, serve_config(), serve);
-    CHECK(call(&c, (struct p9_msg){.type = P9_Tversion,
-                                   .Tversion = {P9_MSIZE_MAX, p9_str_of(P9_VERSION)}}));
+    CHECK(call(&c, (struct p9_msg){.type = P9_Tversion, .Tversion = {P9_MSIZE_MAX, p9_str_of(P9_VERSION)}}));
     if (call(&c, (struct p9_msg){.type = P9_Tattach, .Tattach = {.fid = 1, .afid = P9_NOFID}})) {
         call(&c, (struct p9_msg){.type = P9_Tstatfs, .Tstatfs.fid = 1});
         look_at_changes(&c);

@@ -16,17 +16,7 @@
 
 #define MAX_CALLS 512
 
-enum {
-    RAW = 0x80,
-    CANCEL,
-    DISCONNECT,
-    CONNECT,
-    VERSION,
-    CLUNK,
-    PENDING,
-    CALLS_INSIDE,
-    CONNECT_INSIDE
-};
+enum { RAW = 0x80, CANCEL, DISCONNECT, CONNECT, VERSION, CLUNK, PENDING, CALLS_INSIDE, CONNECT_INSIDE };
 
 struct world {
     struct p9_client *client;
@@ -126,8 +116,7 @@ static void reply(struct world *w, struct script *s, uint8_t type)
 
 static void rversion(struct world *w)
 {
-    struct p9_msg m = {
-        .type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8192, p9_str_of(P9_VERSION)}};
+    struct p9_msg m = {.type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8192, p9_str_of(P9_VERSION)}};
     uint8_t buf[64];
     feed(w, buf, (size_t)p9_encode(&m, buf, sizeof buf));
 }
@@ -156,29 +145,14 @@ static void step(struct world *w, struct script *s)
             p9_call_cancel(w->slots[i % w->made].call);
         break;
     }
-    case DISCONNECT:
-        p9_client_disconnected(w->client);
-        break;
-    case CONNECT:
-        reconnect(w);
-        break;
-    case VERSION:
-        rversion(w);
-        break;
-    case CLUNK:
-        p9_client_clunk(w->client, p9_client_generation(w->client), p9_client_fid_alloc(w->client));
-        break;
-    case PENDING:
-        p9_client_run_pending(w->client);
-        break;
-    case CALLS_INSIDE:
-        w->calls_inside = script_byte(s) % 4;
-        break;
-    case CONNECT_INSIDE:
-        w->connects_inside = script_byte(s) % 4;
-        break;
-    default:
-        break;
+    case DISCONNECT: p9_client_disconnected(w->client); break;
+    case CONNECT: reconnect(w); break;
+    case VERSION: rversion(w); break;
+    case CLUNK: p9_client_clunk(w->client, p9_client_generation(w->client), p9_client_fid_alloc(w->client)); break;
+    case PENDING: p9_client_run_pending(w->client); break;
+    case CALLS_INSIDE: w->calls_inside = script_byte(s) % 4; break;
+    case CONNECT_INSIDE: w->connects_inside = script_byte(s) % 4; break;
+    default: break;
     }
 }
 

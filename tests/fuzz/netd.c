@@ -87,8 +87,7 @@ static void try_sniff(const uint8_t *data, size_t size)
         enum sniff early = sniff(data, n, &part);
         if (early == SNIFF_MORE)
             continue;
-        must_hold(early == kind && part.has_name == whole.has_name &&
-                  strcmp(part.name, whole.name) == 0);
+        must_hold(early == kind && part.has_name == whole.has_name && strcmp(part.name, whole.name) == 0);
         break;
     }
 }

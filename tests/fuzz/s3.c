@@ -57,21 +57,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *text = (const char *)data + 1;
     size_t len = size - 1;
     switch (data[0] % 5) {
-    case 0:
-        read_list(text, len);
-        break;
+    case 0: read_list(text, len); break;
     case 1:
         if (s3_xml_error(text, len, &e))
             must_hold(e.code[0] && memchr(e.message, 0, sizeof e.message));
         break;
-    case 2:
-        must_hold(!s3_xml_upload_id(text, len, id) || id[0]);
-        break;
-    case 3:
-        s3_xml_completed(text, len);
-        break;
-    default:
-        read_headers(text, len);
+    case 2: must_hold(!s3_xml_upload_id(text, len, id) || id[0]); break;
+    case 3: s3_xml_completed(text, len); break;
+    default: read_headers(text, len);
     }
     return 0;
 }

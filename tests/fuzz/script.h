@@ -35,8 +35,7 @@ static inline const uint8_t *script_bytes(struct script *s, size_t n, size_t *re
 
 /* A malloc'ed message of this type whose body is `n` bytes of the script; its size field is right.
  */
-static inline uint8_t *script_message(struct script *s, uint8_t type, uint16_t tag, size_t n,
-                                      size_t *ret_size)
+static inline uint8_t *script_message(struct script *s, uint8_t type, uint16_t tag, size_t n, size_t *ret_size)
 {
     size_t body_len;
     const uint8_t *body = script_bytes(s, n, &body_len);

@@ -56,9 +56,7 @@ static int raw(struct peer *p, struct script *s)
 
 static int version(struct peer *p)
 {
-    return peer_send(p, &(struct p9_msg){.type = P9_Tversion,
-                                         .tag = P9_NOTAG,
-                                         .Tversion = {P9_MSIZE_MIN, p9_str_of(P9_VERSION)}});
+    return peer_send(p, &(struct p9_msg){.type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {P9_MSIZE_MIN, p9_str_of(P9_VERSION)}});
 }
 
 /* One operation. Negative when the session is dead, 1 at the script's end. */
@@ -70,8 +68,7 @@ static int step(struct peer *p, struct script *s)
     if (op < 0x80)
         return message(p, s, script_type(op, 0));
     switch (op) {
-    case RAW:
-        return raw(p, s);
+    case RAW: return raw(p, s);
     case ANSWER: {
         uint8_t which = script_byte(s), code = script_byte(s) & 1;
         if (b->n_waiting)
@@ -83,21 +80,12 @@ static int step(struct peer *p, struct script *s)
         b->defer[type] = !b->defer[type];
         return 0;
     }
-    case CANCEL:
-        b->cancel = script_byte(s) % 3;
-        return 0;
-    case SENT:
-        sent(p);
-        return 0;
-    case VERSION:
-        return version(p);
-    case WALK:
-        b->walk_stops_at = script_byte(s) % (P9_WALK_MAX + 1);
-        return 0;
-    case END:
-        return 1;
-    default:
-        return 0;
+    case CANCEL: b->cancel = script_byte(s) % 3; return 0;
+    case SENT: sent(p); return 0;
+    case VERSION: return version(p);
+    case WALK: b->walk_stops_at = script_byte(s) % (P9_WALK_MAX + 1); return 0;
+    case END: return 1;
+    default: return 0;
     }
 }
 
@@ -119,8 +107,7 @@ static void drain(struct peer *p)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct p9_server_config config = {
-        .max_fids = 40, .max_requests = 24, .max_output = 4000};
+    static const struct p9_server_config config = {.max_fids = 40, .max_requests = 24, .max_output = 4000};
     struct script s = {data, size};
     struct peer *p = peer_create(&config, NULL);
     int rc = 0;

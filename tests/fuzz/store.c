@@ -112,23 +112,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     switch (data[0] % 6) {
-    case 0:
-        manifest(data + 1, size - 1);
-        break;
-    case 1:
-        segment(data + 1, size - 1);
-        break;
-    case 2:
-        index_object(data + 1, size - 1);
-        break;
-    case 3:
-        claims(data + 1, size - 1);
-        break;
-    case 4:
-        sealed(data + 1, size - 1, &k);
-        break;
-    default:
-        record(data + 1, size - 1, &k);
+    case 0: manifest(data + 1, size - 1); break;
+    case 1: segment(data + 1, size - 1); break;
+    case 2: index_object(data + 1, size - 1); break;
+    case 3: claims(data + 1, size - 1); break;
+    case 4: sealed(data + 1, size - 1, &k); break;
+    default: record(data + 1, size - 1, &k);
     }
     return 0;
 }

@@ -189,11 +189,11 @@ static bool cancel_running(struct backend *b)
 {
     struct backend_op *op;
     TAILQ_FOREACH(op, &b->running, link)
-        if (op->cancelled && !op->cancel_told) {
-            op->cancel_told = true;
-            b->class->cancel(op);
-            return true;
-        }
+    if (op->cancelled && !op->cancel_told) {
+        op->cancel_told = true;
+        b->class->cancel(op);
+        return true;
+    }
     return false;
 }
 
@@ -278,11 +278,11 @@ void backend_destroy(struct backend *b, void (*closed)(void *user), void *user)
     b->closed = closed;
     b->closed_user = user;
     TAILQ_FOREACH(op, &b->waiting[0], link)
-        op->cancelled = true;
+    op->cancelled = true;
     TAILQ_FOREACH(op, &b->waiting[1], link)
-        op->cancelled = true;
+    op->cancelled = true;
     TAILQ_FOREACH(op, &b->running, link)
-        op->cancelled = true;
+    op->cancelled = true;
     uv_ref((uv_handle_t *)&b->kick);
     kick(b);
 }

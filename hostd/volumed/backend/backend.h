@@ -73,8 +73,8 @@ struct backend_result {
      */
     int rc;
     struct err e;
-    size_t got;     /* GET: bytes in `buf`; fewer than `size` only at the end of the object, 0 behind it */
-    uint64_t total; /* GET, STAT: size of the object */
+    size_t got;                           /* GET: bytes in `buf`; fewer than `size` only at the end of the object, 0 behind it */
+    uint64_t total;                       /* GET, STAT: size of the object */
     int64_t modified;                     /* STAT */
     const struct backend_object *objects; /* LIST, in the order of strcmp */
     size_t count;                         /* LIST: of `objects`; SWEEP: what was removed */
@@ -137,10 +137,10 @@ struct backend *backend_dir_create(uv_loop_t *loop, const struct backend_dir_opt
 enum backend_s3_style { BACKEND_S3_PATH, BACKEND_S3_HOST };
 
 struct backend_s3_options {
-    const char *endpoint;    /* https://HOST[:PORT], or http:// */
-    const char *bucket;      /* exists */
-    const char *prefix;      /* before each name, "" or a name and '/'; NULL: "" */
-    const char *region;      /* NULL: us-east-1 */
+    const char *endpoint; /* https://HOST[:PORT], or http:// */
+    const char *bucket;   /* exists */
+    const char *prefix;   /* before each name, "" or a name and '/'; NULL: "" */
+    const char *region;   /* NULL: us-east-1 */
     enum backend_s3_style style;
     const char *credentials; /* file, mode 0600, this process's or root's: "access_key = …" and "secret_key = …"; read once */
     const char *ca;          /* PEM file; NULL: the system's */

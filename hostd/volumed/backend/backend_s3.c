@@ -19,7 +19,7 @@
 
 static void run(void *arg)
 {
-    static void (*const verbs[])(struct s3 *s, struct backend_op *op) = {
+    static void (*const verbs[])(struct s3 * s, struct backend_op * op) = {
         [BACKEND_PUT] = s3_put,       [BACKEND_GET] = s3_get,     [BACKEND_STAT] = s3_stat,   [BACKEND_LIST] = s3_list,
         [BACKEND_DELETE] = s3_delete, [BACKEND_SWEEP] = s3_sweep, [BACKEND_CHECK] = s3_check,
     };
@@ -57,7 +57,8 @@ static void destroy(struct backend *b)
 static bool bucket_valid(const char *name)
 {
     size_t n = strlen(name);
-    return n >= 3 && n <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == n && name[0] != '.' && name[0] != '-' && !strstr(name, "..");
+    return n >= 3 && n <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == n && name[0] != '.' && name[0] != '-' &&
+           !strstr(name, "..");
 }
 
 static int take_parts(struct s3 *s, const struct backend_s3_options *o, CURLU *u, struct err *e)

@@ -35,22 +35,15 @@ static int fail_errno(int root, struct backend_op *op, const char *verb)
     if (code == ENOENT && store_is_gone(root))
         return op_fail(op, ENODEV, "%s %s: %s was removed", verb, op->r.name, op->backend->description);
     switch (code) {
-    case EDQUOT:
-        code = ENOSPC;
-        break;
+    case EDQUOT: code = ENOSPC; break;
     case EPERM:
-    case EROFS:
-        code = EACCES;
-        break;
-    case ENOENT:
-        return op_fail(op, ENOENT, "%s %s: there is no such object in %s", verb, op->r.name, op->backend->description);
+    case EROFS: code = EACCES; break;
+    case ENOENT: return op_fail(op, ENOENT, "%s %s: there is no such object in %s", verb, op->r.name, op->backend->description);
     case EACCES:
     case ENOSPC:
     case EEXIST:
-    case ECANCELED:
-        break;
-    default:
-        code = EIO;
+    case ECANCELED: break;
+    default: code = EIO;
     }
     return op_fail(op, code, "%s %s in %s: %s", verb, op->r.name, op->backend->description, strerror(errno));
 }

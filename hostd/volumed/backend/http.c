@@ -45,7 +45,7 @@ struct http_job {
     struct http *http;
     struct http_exchange *x;
     CURL *easy;
-    uint64_t at; /* of the body */
+    uint64_t at;              /* of the body */
     uint64_t moved, moved_at; /* bytes in both directions, when it was last fast enough; loop time in ms */
 };
 
@@ -116,7 +116,8 @@ static bool stands_still(struct http_job *j, uint64_t now)
 static bool give_up_one(struct http *h)
 {
     struct http_job *j;
-    TAILQ_FOREACH(j, &h->jobs, link) {
+    TAILQ_FOREACH(j, &h->jobs, link)
+    {
         if (!stands_still(j, uv_now(h->loop)))
             continue;
         struct http_exchange *x = j->x;

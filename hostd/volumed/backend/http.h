@@ -16,9 +16,9 @@ struct http;
 struct http_job;
 
 struct http_options {
-    const char *ca;      /* PEM file, read now; NULL: the system's */
-    unsigned flight;     /* connections kept */
-    unsigned stall_s;    /* an exchange that moves less than 1 KiB/s for so long ends */
+    const char *ca;   /* PEM file, read now; NULL: the system's */
+    unsigned flight;  /* connections kept */
+    unsigned stall_s; /* an exchange that moves less than 1 KiB/s for so long ends */
 };
 
 struct http_exchange {
@@ -40,7 +40,7 @@ struct http_exchange {
     size_t got; /* bytes in `sink` */
     char *text; /* malloc'ed, with a NUL; the caller's; NULL when nothing came */
     size_t text_len;
-    uint64_t sent, received;    /* bytes of bodies */
+    uint64_t sent, received;     /* bytes of bodies */
     char error[CURL_ERROR_SIZE]; /* with another code than CURLE_OK */
 };
 

@@ -99,9 +99,9 @@ void http_reply_line(struct http_reply *r, const char *line, size_t len)
         const char *name;
         void (*take)(struct http_reply *r, char *value);
     } headers[] = {
-        {"content-length", take_length}, {"content-range", take_range}, {"date", take_date}, {"last-modified", take_modified},
-        {"retry-after", take_retry_after}, {"etag", take_etag}, {"x-amz-meta-space-sha256", take_sha256},
-        {"x-amz-meta-space-put", take_put},
+        {"content-length", take_length},          {"content-range", take_range},      {"date", take_date},
+        {"last-modified", take_modified},         {"retry-after", take_retry_after},  {"etag", take_etag},
+        {"x-amz-meta-space-sha256", take_sha256}, {"x-amz-meta-space-put", take_put},
     };
     char copy[LINE_MAX_];
     if (len >= sizeof copy || memchr(line, 0, len))

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BAD_TRIES     4u  /* answers that are no good, of one call */
-#define CLOCK_TRIES   3u  /* corrections of the clock, of one call */
+#define BAD_TRIES     4u /* answers that are no good, of one call */
+#define CLOCK_TRIES   3u /* corrections of the clock, of one call */
 #define SHA256_STRIDE ((size_t)1 << 20)
 
 /* ---- turns ---- */
@@ -98,8 +98,14 @@ static int make_headers(struct s3 *s, const struct s3_call *c, const char *path,
 {
     char authorization[512], date[S3_DATE_SIZE];
     const char *sha256 = c->sha256 ? c->sha256 : S3_EMPTY_SHA256;
-    struct s3_signing sign = {.method = c->method, .host = s->host, .region = s->region, .path = path, .query = c->query ? c->query : "",
-                              .payload_sha256 = sha256, .headers = c->headers, .headers_count = c->headers_count,
+    struct s3_signing sign = {.method = c->method,
+                              .host = s->host,
+                              .region = s->region,
+                              .path = path,
+                              .query = c->query ? c->query : "",
+                              .payload_sha256 = sha256,
+                              .headers = c->headers,
+                              .headers_count = c->headers_count,
                               .now = time(NULL) + s->clock_offset_s};
     if (s3_sign(&sign, s->credentials, authorization, date) < 0)
         return -EINVAL;
@@ -140,8 +146,17 @@ static int send_one(struct s3 *s, struct s3_call *c)
     snprintf(url, sizeof url, "%s%s%s%s", s->origin, path, c->query ? "?" : "", c->query ? c->query : "");
     int rc = make_headers(s, c, path, &headers);
     free(c->x.text);
-    c->x = (struct http_exchange){.method = c->method, .url = url, .headers = headers, .body = c->body, .body_count = c->body_count, .offset = c->offset,
-                                  .length = c->length, .sink = c->sink, .sink_size = c->sink_size, .done = exchange_done, .user = &p};
+    c->x = (struct http_exchange){.method = c->method,
+                                  .url = url,
+                                  .headers = headers,
+                                  .body = c->body,
+                                  .body_count = c->body_count,
+                                  .offset = c->offset,
+                                  .length = c->length,
+                                  .sink = c->sink,
+                                  .sink_size = c->sink_size,
+                                  .done = exchange_done,
+                                  .user = &p};
     struct http_job *job = rc == 0 ? http_start(s->http, &c->x) : NULL;
     if (job) {
         rc = co_wait(s->sched);
@@ -321,7 +336,8 @@ static void hash_ran(uv_work_t *w, int status)
     co_wake(h->co, status < 0 ? status : h->rc);
 }
 
-int s3_sha256(struct s3 *s, const struct iovec *iov, size_t count, uint64_t offset, uint64_t length, const atomic_bool *cancelled, char out[S3_SHA256_SIZE])
+int s3_sha256(struct s3 *s, const struct iovec *iov, size_t count, uint64_t offset, uint64_t length, const atomic_bool *cancelled,
+              char out[S3_SHA256_SIZE])
 {
     struct hashing h = {.co = co_self(s->sched), .iov = iov, .count = count, .offset = offset, .length = length, .cancelled = cancelled, .out = out};
     h.work.data = &h;

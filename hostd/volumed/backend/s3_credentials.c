@@ -24,7 +24,8 @@ static int parse(char *text, struct s3_credentials *c, const char *path, struct 
     while ((rc = secret_file_next(&text, &key, &value)) == 1) {
         char *to = strcmp(key, "access_key") == 0 ? c->access : strcmp(key, "secret_key") == 0 ? c->secret : NULL;
         if (!to || !text_valid(value, sizeof c->secret))
-            return err_set(e, EINVAL, "%s: lines are access_key = … and secret_key = …, values at most %zu printable characters", path, sizeof c->secret - 1);
+            return err_set(e, EINVAL, "%s: lines are access_key = … and secret_key = …, values at most %zu printable characters", path,
+                           sizeof c->secret - 1);
         str_copy(to, sizeof c->secret, value);
     }
     if (rc < 0 || !c->access[0] || !c->secret[0])

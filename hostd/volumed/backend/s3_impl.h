@@ -34,34 +34,34 @@ struct s3 {
     char region[65];
     uint64_t patience_ms, part_size;
     struct s3_window window;
-    unsigned sending;           /* tries on the wire */
-    struct s3_turns turns[2];   /* urgent, others */
-    int64_t clock_offset_s;     /* added to our clock when signing */
+    unsigned sending;         /* tries on the wire */
+    struct s3_turns turns[2]; /* urgent, others */
+    int64_t clock_offset_s;   /* added to our clock when signing */
     enum s3_conditional conditional;
 };
 
 /* One request of S3. Zero-initialise. */
 struct s3_call {
-    const char *what;   /* for sentences: "put NAME" */
+    const char *what; /* for sentences: "put NAME" */
     const char *method;
-    const char *name;   /* object below the prefix; NULL: the bucket */
-    const char *query;  /* as signed: in order, encoded; NULL: none */
+    const char *name;            /* object below the prefix; NULL: the bucket */
+    const char *query;           /* as signed: in order, encoded; NULL: none */
     struct s3_header headers[4]; /* besides those of the signature; in order */
     size_t headers_count;
     const struct iovec *body;
     size_t body_count;
-    uint64_t offset, length;  /* of the body */
-    const char *sha256;       /* of the body, hex; NULL: it is empty */
+    uint64_t offset, length; /* of the body */
+    const char *sha256;      /* of the body, hex; NULL: it is empty */
     void *sink;
     size_t sink_size;
     bool urgent;
-    uint64_t patience_ms;     /* 0: the backend's */
+    uint64_t patience_ms; /* 0: the backend's */
     /* Looks at a 2xx answer; not 0: it is bad, with a sentence, and is asked for again (S3_BAD). */
     int (*check)(struct s3 *s, struct s3_call *c, struct err *e);
     void *user; /* of `check` */
     /* The outcome. */
-    struct http_exchange x;  /* of the last try; its `text` is freed by s3_call_end */
-    struct s3_error error;   /* what the last answer said */
+    struct http_exchange x; /* of the last try; its `text` is freed by s3_call_end */
+    struct s3_error error;  /* what the last answer said */
     unsigned tries;
 };
 
@@ -70,7 +70,8 @@ int s3_call(struct s3 *s, struct s3_call *c, struct err *e);
 void s3_call_end(struct s3_call *c);
 
 /* SHA-256 of `length` bytes from `offset` of buffers, by a thread. 0, -ECANCELED when *cancelled became true, -EIO. Not cancellable otherwise. */
-int s3_sha256(struct s3 *s, const struct iovec *iov, size_t count, uint64_t offset, uint64_t length, const atomic_bool *cancelled, char out[S3_SHA256_SIZE]);
+int s3_sha256(struct s3 *s, const struct iovec *iov, size_t count, uint64_t offset, uint64_t length, const atomic_bool *cancelled,
+              char out[S3_SHA256_SIZE]);
 
 /* The outcome of an operation from what a call left. */
 void s3_answer(struct backend_op *op, int rc, const struct err *e);

@@ -161,7 +161,8 @@ static int list_uploads(struct s3 *s, struct sweeping *w, struct err *e)
     int rc = -ENOMEM;
     if (query && key && id && s3_encode(w->next_key, S3_ENCODE_ALL, key, 3 * S3_KEY_MAX + 1) == 0 &&
         s3_encode(w->next_upload, S3_ENCODE_ALL, id, 3 * S3_KEY_MAX + 1) == 0 && s3_encode(s->prefix, S3_ENCODE_ALL, prefix, sizeof prefix) == 0 &&
-        str_append(query, S3_QUERY_MAX, &at, "encoding-type=url&key-marker=%s&max-uploads=1000&prefix=%s&upload-id-marker=%s&uploads=", key, prefix, id)) {
+        str_append(query, S3_QUERY_MAX, &at, "encoding-type=url&key-marker=%s&max-uploads=1000&prefix=%s&upload-id-marker=%s&uploads=", key, prefix,
+                   id)) {
         struct s3_call c = {.what = "list unfinished uploads", .method = "GET", .query = query, .check = check_uploads, .user = w};
         rc = s3_call(s, &c, e);
         s3_call_end(&c);

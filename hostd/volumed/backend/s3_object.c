@@ -37,8 +37,15 @@ static int put_bytes(struct s3 *s, struct backend_op *op, const struct s3_mark *
 {
     char what[BACKEND_NAME_MAX + 8];
     snprintf(what, sizeof what, "put %s", op->r.name);
-    struct s3_call c = {.what = what, .method = "PUT", .name = op->r.name, .body = op->r.iov, .body_count = op->r.iov_count, .length = op->length,
-                        .sha256 = mark->sha256, .urgent = op->r.flags & BACKEND_URGENT, .check = check_put};
+    struct s3_call c = {.what = what,
+                        .method = "PUT",
+                        .name = op->r.name,
+                        .body = op->r.iov,
+                        .body_count = op->r.iov_count,
+                        .length = op->length,
+                        .sha256 = mark->sha256,
+                        .urgent = op->r.flags & BACKEND_URGENT,
+                        .check = check_put};
     if (conditional)
         c.headers[c.headers_count++] = (struct s3_header){"if-none-match", "*"};
     c.headers[c.headers_count++] = (struct s3_header){S3_HEADER_PUT, mark->put};
@@ -169,8 +176,16 @@ static int get(struct s3 *s, struct backend_op *op, struct err *e)
     char what[BACKEND_NAME_MAX + 8], range[64];
     snprintf(what, sizeof what, "get %s", op->r.name);
     snprintf(range, sizeof range, "bytes=%llu-%llu", (unsigned long long)op->r.offset, (unsigned long long)(op->r.offset + op->r.size - 1));
-    struct s3_call c = {.what = what, .method = "GET", .name = op->r.name, .headers = {{"range", range}}, .headers_count = 1, .sink = op->r.buf,
-                        .sink_size = op->r.size, .urgent = op->r.flags & BACKEND_URGENT, .check = check_get, .user = op};
+    struct s3_call c = {.what = what,
+                        .method = "GET",
+                        .name = op->r.name,
+                        .headers = {{"range", range}},
+                        .headers_count = 1,
+                        .sink = op->r.buf,
+                        .sink_size = op->r.size,
+                        .urgent = op->r.flags & BACKEND_URGENT,
+                        .check = check_get,
+                        .user = op};
     int rc = s3_call(s, &c, e), status = c.x.code == CURLE_OK ? c.x.status : 0;
     op->result.got = rc == 0 ? c.x.got : 0;
     op->result.total = c.x.reply.total;
@@ -230,8 +245,16 @@ static int probe_put(struct s3 *s, const char *name, bool *ret_refused, struct e
     int rc = s3_sha256(s, &iov, 1, 0, iov.iov_len, NULL, sha256);
     if (rc < 0)
         return err_set(e, -rc, "the hash of a probe: %s", strerror(-rc));
-    struct s3_call c = {.what = "put a probe", .method = "PUT", .name = name, .headers = {{"if-none-match", "*"}}, .headers_count = 1, .body = &iov,
-                        .body_count = 1, .length = iov.iov_len, .sha256 = sha256, .check = check_put};
+    struct s3_call c = {.what = "put a probe",
+                        .method = "PUT",
+                        .name = name,
+                        .headers = {{"if-none-match", "*"}},
+                        .headers_count = 1,
+                        .body = &iov,
+                        .body_count = 1,
+                        .length = iov.iov_len,
+                        .sha256 = sha256,
+                        .check = check_put};
     rc = s3_call(s, &c, e);
     *ret_refused = rc < 0 && c.x.code == CURLE_OK && (c.x.status == 501 || c.x.status == 400);
     s3_call_end(&c);

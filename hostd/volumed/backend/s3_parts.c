@@ -19,7 +19,7 @@
 struct upload {
     struct s3 *s;
     struct backend_op *op;
-    struct co *co; /* of the operation */
+    struct co *co;               /* of the operation */
     char id[3 * S3_KEY_MAX + 1]; /* encoded */
     uint64_t part_size;
     unsigned parts, next, workers;
@@ -45,8 +45,17 @@ static int put_part(struct upload *u, unsigned i, struct err *e)
     uint64_t offset = i * u->part_size, left = op->length - offset;
     snprintf(what, sizeof what, "put %s, part %u of %u", op->r.name, i + 1, u->parts);
     snprintf(query, sizeof query, "partNumber=%u&uploadId=%s", i + 1, u->id);
-    struct s3_call c = {.what = what, .method = "PUT", .name = op->r.name, .query = query, .body = op->r.iov, .body_count = op->r.iov_count, .offset = offset,
-                        .length = left < u->part_size ? left : u->part_size, .sha256 = sha256, .urgent = op->r.flags & BACKEND_URGENT, .check = check_part};
+    struct s3_call c = {.what = what,
+                        .method = "PUT",
+                        .name = op->r.name,
+                        .query = query,
+                        .body = op->r.iov,
+                        .body_count = op->r.iov_count,
+                        .offset = offset,
+                        .length = left < u->part_size ? left : u->part_size,
+                        .sha256 = sha256,
+                        .urgent = op->r.flags & BACKEND_URGENT,
+                        .check = check_part};
     int rc = s3_sha256(u->s, c.body, c.body_count, c.offset, c.length, &op->cancelled, sha256);
     if (rc < 0)
         return err_set(e, -rc, "%s: its hash: %s", what, strerror(-rc));
@@ -129,8 +138,14 @@ static int begin(struct upload *u, const struct s3_mark *mark, struct err *e)
 {
     char what[BACKEND_NAME_MAX + 32], id[S3_KEY_MAX + 1];
     snprintf(what, sizeof what, "begin to put %s in parts", u->op->r.name);
-    struct s3_call c = {.what = what, .method = "POST", .name = u->op->r.name, .query = "uploads=", .headers = {{S3_HEADER_PUT, mark->put}, {S3_HEADER_SHA256, mark->sha256}},
-                        .headers_count = 2, .check = check_begin, .user = id};
+    struct s3_call c = {.what = what,
+                        .method = "POST",
+                        .name = u->op->r.name,
+                        .query = "uploads=",
+                        .headers = {{S3_HEADER_PUT, mark->put}, {S3_HEADER_SHA256, mark->sha256}},
+                        .headers_count = 2,
+                        .check = check_begin,
+                        .user = id};
     int rc = s3_call(u->s, &c, e);
     s3_call_end(&c);
     return rc < 0 ? rc : s3_encode(id, S3_ENCODE_ALL, u->id, sizeof u->id);
@@ -171,8 +186,17 @@ static int complete(struct upload *u, const struct s3_mark *mark, struct err *e)
     int rc = xml.iov_base ? s3_sha256(u->s, &xml, 1, 0, xml.iov_len, NULL, xml_sha256) : -ENOMEM;
     snprintf(what, sizeof what, "complete %s", u->op->r.name);
     snprintf(query, sizeof query, "uploadId=%s", u->id);
-    struct s3_call c = {.what = what, .method = "POST", .name = u->op->r.name, .query = query, .headers = {{"content-type", "application/xml"}}, .headers_count = 1,
-                        .body = &xml, .body_count = 1, .length = xml.iov_len, .sha256 = xml_sha256, .check = check_complete};
+    struct s3_call c = {.what = what,
+                        .method = "POST",
+                        .name = u->op->r.name,
+                        .query = query,
+                        .headers = {{"content-type", "application/xml"}},
+                        .headers_count = 1,
+                        .body = &xml,
+                        .body_count = 1,
+                        .length = xml.iov_len,
+                        .sha256 = xml_sha256,
+                        .check = check_complete};
     rc = rc < 0 ? err_set(e, -rc, "%s: %s", what, strerror(-rc)) : s3_call(u->s, &c, e);
     s3_call_end(&c);
     free(xml.iov_base);

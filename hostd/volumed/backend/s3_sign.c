@@ -86,8 +86,8 @@ int s3_sign(const struct s3_signing *s, const struct s3_credentials *c, char aut
     mac(key, sizeof key, to_sign, sum);
     sodium_memzero(key, sizeof key);
     hex(sum, sizeof sum, signature);
-    int n = snprintf(authorization, 512, "AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request,SignedHeaders=%s,Signature=%s", c->access, day, s->region,
-                     names, signature);
+    int n = snprintf(authorization, 512, "AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request,SignedHeaders=%s,Signature=%s", c->access, day,
+                     s->region, names, signature);
     return n > 0 && n < 512 ? 0 : -EINVAL;
 }
 

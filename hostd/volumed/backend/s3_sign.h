@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <time.h>
 
-#define S3_DATE_SIZE    17  /* 20261130T000000Z */
-#define S3_SHA256_SIZE  65  /* hex */
+#define S3_DATE_SIZE    17 /* 20261130T000000Z */
+#define S3_SHA256_SIZE  65 /* hex */
 #define S3_HEADERS_MAX  8u
 #define S3_EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 

@@ -41,8 +41,8 @@ struct job {
     bool prepared, pkcs11; /* the first step is done; the second takes PKCS#11 */
     struct key_config config;
     struct blob blob;
-    uint8_t *data_key;  /* locked memory */
-    uint64_t began;     /* tenant_key_clock */
+    uint8_t *data_key; /* locked memory */
+    uint64_t began;    /* tenant_key_clock */
     uint8_t out[BLOB_SIZE];
     int rc;
     struct err e;
@@ -278,8 +278,8 @@ static struct tenant_key *cached(struct keys *k, const char *tenant, const uint8
 {
     struct kept *t;
     TAILQ_FOREACH(t, &k->kept, link)
-        if (strcmp(t->tenant, tenant) == 0 && memcmp(tenant_key_id(t->key), id, BLOB_ID_SIZE) == 0 && tenant_key_clock() < tenant_key_expires(t->key))
-            return tenant_key_ref(t->key);
+    if (strcmp(t->tenant, tenant) == 0 && memcmp(tenant_key_id(t->key), id, BLOB_ID_SIZE) == 0 && tenant_key_clock() < tenant_key_expires(t->key))
+        return tenant_key_ref(t->key);
     return NULL;
 }
 
@@ -362,8 +362,8 @@ void keys_forget(struct keys *k, const char *tenant)
             drop(k, t);
     }
     TAILQ_FOREACH(op, &k->working, link)
-        if (strcmp(op->tenant, tenant) == 0)
-            op->forgotten = true;
+    if (strcmp(op->tenant, tenant) == 0)
+        op->forgotten = true;
 }
 
 /* ---- time ---- */

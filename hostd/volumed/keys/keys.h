@@ -56,9 +56,9 @@ struct keys_result {
 };
 
 enum keys_verb {
-    KEYS_MAKE, /* a new data key for a tenant that has none, or whose data is all gone */
-    KEYS_OPEN, /* unwrap `blob`; answered from the cache when that is young enough and of the same data key */
-    KEYS_WRAP, /* wrap the data key of `blob` anew, by the service and the wrapping key that the tenant's file names now; the data stays as it is.
+    KEYS_MAKE,  /* a new data key for a tenant that has none, or whose data is all gone */
+    KEYS_OPEN,  /* unwrap `blob`; answered from the cache when that is young enough and of the same data key */
+    KEYS_WRAP,  /* wrap the data key of `blob` anew, by the service and the wrapping key that the tenant's file names now; the data stays as it is.
                   While it moves from one service or wrapping key to another both are needed */
     KEYS_CHECK, /* ask the service now whether it still unwraps `blob`, whatever the cache has. No key comes of it. EKEYREVOKED: as keys_forget */
 };

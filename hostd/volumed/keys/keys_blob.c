@@ -79,7 +79,8 @@ int blob_read(const uint8_t *p, size_t len, const char *tenant, struct blob *out
     uint8_t again[BLOB_SIZE];
     uint64_t version = get_le(p + 8, 4), kind = get_le(p + 12, 4), service = get_le(p + 48, 4);
     if (version != VERSION)
-        return err_set(e, EBADMSG, "the wrapped key of tenant %s has version %llu; this program reads version %u", tenant, (unsigned long long)version, VERSION);
+        return err_set(e, EBADMSG, "the wrapped key of tenant %s has version %llu; this program reads version %u", tenant,
+                       (unsigned long long)version, VERSION);
     if (!read_name(p + 64, get_le(p + 52, 4), out->tenant) || strcmp(out->tenant, tenant) != 0)
         return err_set(e, EBADMSG, "the wrapped key that is stored for tenant %s is not its own", tenant);
     if (kind == BLOB_REVOKED)

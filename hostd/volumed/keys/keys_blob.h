@@ -6,12 +6,12 @@
 #include "base/err.h"
 #include "hostd/volumed/keys/keys.h"
 
-#define BLOB_SIZE        264u
-#define BLOB_AAD_SIZE    192u /* what the seal covers beside the key: all before the nonce */
-#define BLOB_NONCE_SIZE  24u
+#define BLOB_SIZE           264u
+#define BLOB_AAD_SIZE       192u /* what the seal covers beside the key: all before the nonce */
+#define BLOB_NONCE_SIZE     24u
 #define BLOB_GCM_NONCE_SIZE 12u /* of the nonce; zeros follow */
-#define BLOB_SEALED_SIZE (KEYS_BYTES + 16u)
-#define BLOB_ID_SIZE     16u
+#define BLOB_SEALED_SIZE    (KEYS_BYTES + 16u)
+#define BLOB_ID_SIZE        16u
 
 enum blob_kind { BLOB_REVOKED, BLOB_WRAPPED };
 

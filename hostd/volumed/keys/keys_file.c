@@ -119,7 +119,10 @@ static int find_key(char *text, const char *name, uint8_t out[KEYS_BYTES])
     size_t n = 0;
     while ((rc = secret_file_next(&text, &key, &value)) == 1)
         if (strcmp(key, name) == 0)
-            return sodium_hex2bin(out, KEYS_BYTES, value, strlen(value), NULL, &n, NULL) == 0 && n == KEYS_BYTES && strlen(value) == 2 * (size_t)KEYS_BYTES ? 0 : -EINVAL;
+            return sodium_hex2bin(out, KEYS_BYTES, value, strlen(value), NULL, &n, NULL) == 0 && n == KEYS_BYTES &&
+                           strlen(value) == 2 * (size_t)KEYS_BYTES
+                       ? 0
+                       : -EINVAL;
     return rc < 0 ? rc : -EKEYREVOKED;
 }
 
@@ -172,7 +175,8 @@ int key_file_unwrap(const struct key_config *c, const struct blob *b, uint8_t *k
     rc = crypto_aead_xchacha20poly1305_ietf_decrypt(key, NULL, NULL, b->sealed, sizeof b->sealed, aad, sizeof aad, b->nonce, wrapping);
     sodium_free(wrapping);
     if (rc != 0)
-        return err_set(e, EBADMSG, "the wrapped key of tenant %s is damaged, or '%s' in %s is not the key that it was wrapped by", b->tenant, b->wrapping_key, c->file);
+        return err_set(e, EBADMSG, "the wrapped key of tenant %s is damaged, or '%s' in %s is not the key that it was wrapped by", b->tenant,
+                       b->wrapping_key, c->file);
     return 0;
 }
 

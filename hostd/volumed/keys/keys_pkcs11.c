@@ -58,7 +58,8 @@ static int fail(const struct key_config *c, const struct blob *b, const char *wh
 {
     for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
         if (meanings[i].rv == rv)
-            return err_set(e, meanings[i].code, "%s '%s' of tenant %s on token '%s': %s", what, b->wrapping_key, b->tenant, c->token, meanings[i].meaning);
+            return err_set(e, meanings[i].code, "%s '%s' of tenant %s on token '%s': %s", what, b->wrapping_key, b->tenant, c->token,
+                           meanings[i].meaning);
     return err_set(e, EAGAIN, "%s '%s' of tenant %s on token '%s': the key service fails with 0x%lx", what, b->wrapping_key, b->tenant, c->token, rv);
 }
 
@@ -152,7 +153,8 @@ static int find_key(struct session *s, const struct key_config *c, const struct 
     }
     if (rv != CKR_OK)
         return fail(c, b, "find key", rv, e);
-    return found ? 0 : err_set(e, EKEYREVOKED, "the wrapping key '%s' of tenant %s is not on token '%s' any more", b->wrapping_key, b->tenant, c->token);
+    return found ? 0
+                 : err_set(e, EKEYREVOKED, "the wrapping key '%s' of tenant %s is not on token '%s' any more", b->wrapping_key, b->tenant, c->token);
 }
 
 static void close_session(struct session *s)
@@ -217,7 +219,8 @@ static int unseal(struct session *s, const struct key_config *c, const struct bl
     sodium_free(room);
     if (rv == CKR_OK && len == KEYS_BYTES)
         return 0;
-    if (rv == CKR_OK || rv == CKR_GENERAL_ERROR || rv == CKR_ENCRYPTED_DATA_INVALID || rv == CKR_ENCRYPTED_DATA_LEN_RANGE || rv == CKR_AEAD_DECRYPT_FAILED)
+    if (rv == CKR_OK || rv == CKR_GENERAL_ERROR || rv == CKR_ENCRYPTED_DATA_INVALID || rv == CKR_ENCRYPTED_DATA_LEN_RANGE ||
+        rv == CKR_AEAD_DECRYPT_FAILED)
         return err_set(e, EBADMSG, "the wrapped key of tenant %s is damaged, or '%s' on token '%s' is not the key that it was wrapped by", b->tenant,
                        b->wrapping_key, c->token);
     return fail(c, b, "unwrap by key", rv, e);

@@ -9,13 +9,13 @@
 
 /* A tenant's file. Empty texts: not given. */
 struct key_config {
-    enum key_service_kind service;     /* that wraps from now on; the other one is still asked for what it wrapped */
-    char key[KEYS_TENANT_MAX + 1];     /* name of the wrapping key that is used from now on */
-    char file[PATH_MAX];               /* of the service `file` */
+    enum key_service_kind service;        /* that wraps from now on; the other one is still asked for what it wrapped */
+    char key[KEYS_TENANT_MAX + 1];        /* name of the wrapping key that is used from now on */
+    char file[PATH_MAX];                  /* of the service `file` */
     char module[PATH_MAX], pin[PATH_MAX]; /* of the service `pkcs11` */
     char token[33];
-    unsigned patience_s;               /* how long a token may take; 0: the default of keys.c */
-    unsigned cache_s;                  /* seconds that an unwrapped key is kept; 0: KEYS_CACHE_S, which is the most */
+    unsigned patience_s; /* how long a token may take; 0: the default of keys.c */
+    unsigned cache_s;    /* seconds that an unwrapped key is kept; 0: KEYS_CACHE_S, which is the most */
     enum keys_policy revoked;
 };
 

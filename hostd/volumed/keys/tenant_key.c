@@ -49,7 +49,8 @@ void tenant_key_derive(const uint8_t data_key[KEYS_BYTES], const uint8_t id[BLOB
     const struct {
         const char *info;
         uint8_t *to;
-    } purposes[] = {{"spacefs chunk id", out->chunk_id}, {"spacefs chunk", out->chunk}, {"spacefs index", out->index}, {"spacefs manifest", out->manifest}};
+    } purposes[] = {
+        {"spacefs chunk id", out->chunk_id}, {"spacefs chunk", out->chunk}, {"spacefs index", out->index}, {"spacefs manifest", out->manifest}};
     uint8_t prk[KEYS_BYTES];
     mac(id, BLOB_ID_SIZE, data_key, KEYS_BYTES, NULL, 0, prk);
     for (size_t i = 0; i < sizeof purposes / sizeof purposes[0]; i++)

@@ -55,7 +55,8 @@ static bool derive(const struct chunk_keys *k, const struct chunk_id *id, uint8_
 }
 
 /* What is bound to a record besides its bytes. */
-static void additional(const struct chunk_keys *k, enum chunk_kind kind, const struct chunk_id *id, uint32_t method, size_t size, uint8_t aad[AAD_SIZE])
+static void additional(const struct chunk_keys *k, enum chunk_kind kind, const struct chunk_id *id, uint32_t method, size_t size,
+                       uint8_t aad[AAD_SIZE])
 {
     uint8_t *p = put_bytes(aad, "spcchunk", 8);
     size_t name = strnlen(k->tenant, KEYS_TENANT_MAX);
@@ -65,8 +66,8 @@ static void additional(const struct chunk_keys *k, enum chunk_kind kind, const s
     put_bytes(p, id->b, sizeof id->b);
 }
 
-bool chunk_seal(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id, const uint8_t nonce[CRYPT_NONCE],
-                const void *plain, size_t size, uint8_t *out, size_t *ret_len)
+bool chunk_seal(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id,
+                const uint8_t nonce[CRYPT_NONCE], const void *plain, size_t size, uint8_t *out, size_t *ret_len)
 {
     uint8_t key[CRYPT_KEY], aad[AAD_SIZE];
     const struct iovec bound = {aad, sizeof aad};
@@ -91,8 +92,8 @@ static int unpack(struct chunk_codec *codec, const uint8_t *from, size_t n, void
     return !ZSTD_isError(got) && got == size ? 0 : -EBADMSG;
 }
 
-int chunk_open(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id, const uint8_t *record, size_t len,
-               void *out, size_t size)
+int chunk_open(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id, const uint8_t *record,
+               size_t len, void *out, size_t size)
 {
     struct cursor c = cursor_of(record, len);
     uint32_t method = cursor_u32(&c);

@@ -12,9 +12,9 @@
 
 #define STORE_VERSION 1u
 
-#define CHUNK_BYTES    65536u /* of a file */
-#define CHUNK_MAX      98304u /* plain bytes of any kind */
-#define CHUNK_OVERHEAD 32u    /* of a record: method, nonce, tag */
+#define CHUNK_BYTES      65536u /* of a file */
+#define CHUNK_MAX        98304u /* plain bytes of any kind */
+#define CHUNK_OVERHEAD   32u    /* of a record: method, nonce, tag */
 #define CHUNK_RECORD_MAX (CHUNK_MAX + CHUNK_OVERHEAD)
 
 enum chunk_kind { CHUNK_DATA = 1, CHUNK_SEGMENT = 2 };
@@ -40,10 +40,11 @@ void chunk_codec_destroy(struct chunk_codec *c);
 bool chunk_identify(const struct chunk_keys *k, enum chunk_kind kind, const void *plain, size_t size, struct chunk_id *out);
 
 /* Writes the record of `size` (1 to CHUNK_MAX) plain bytes to `out`, which has CHUNK_RECORD_MAX, and its length. `nonce` must be random. */
-bool chunk_seal(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id, const uint8_t nonce[CRYPT_NONCE],
-                const void *plain, size_t size, uint8_t *out, size_t *ret_len);
+bool chunk_seal(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id,
+                const uint8_t nonce[CRYPT_NONCE], const void *plain, size_t size, uint8_t *out, size_t *ret_len);
 
 /* Reads a record back: exactly `size` bytes to `out`, which has as many. 0; -EBADMSG it is not the chunk `id` of this tenant, kind and length (nothing of use is in `out`); -ENOMEM. */
-int chunk_open(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id, const uint8_t *record, size_t len, void *out, size_t size);
+int chunk_open(const struct chunk_keys *k, struct chunk_codec *codec, enum chunk_kind kind, const struct chunk_id *id, const uint8_t *record,
+               size_t len, void *out, size_t size);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK  64u       /* of SHA-256 */
+#define BLOCK   64u        /* of SHA-256 */
 #define AT_MOST (1u << 30) /* bytes for one call of libcrypto, which counts in int */
 
 struct crypt {
@@ -88,25 +88,27 @@ static EVP_CIPHER_CTX *start(const struct crypt *c, const uint8_t *key, const ui
     return NULL;
 }
 
-bool crypt_seal(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in, size_t size,
-                void *out, uint8_t tag[CRYPT_TAG])
+bool crypt_seal(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in,
+                size_t size, void *out, uint8_t tag[CRYPT_TAG])
 {
     int done;
     uint8_t none[16];
     EVP_CIPHER_CTX *ctx = start(c, key, nonce, aad, 1);
-    bool good = ctx && pass(ctx, in, size, out) && EVP_CipherFinal_ex(ctx, none, &done) && EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_GET_TAG, CRYPT_TAG, tag);
+    bool good =
+        ctx && pass(ctx, in, size, out) && EVP_CipherFinal_ex(ctx, none, &done) && EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_GET_TAG, CRYPT_TAG, tag);
     EVP_CIPHER_CTX_free(ctx);
     return good;
 }
 
-bool crypt_open(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in, size_t size,
-                void *out, const uint8_t tag[CRYPT_TAG])
+bool crypt_open(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in,
+                size_t size, void *out, const uint8_t tag[CRYPT_TAG])
 {
     int done;
     uint8_t want[CRYPT_TAG], none[16];
     memcpy(want, tag, sizeof want);
     EVP_CIPHER_CTX *ctx = start(c, key, nonce, aad, 0);
-    bool good = ctx && pass(ctx, in, size, out) && EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_SET_TAG, CRYPT_TAG, want) && EVP_CipherFinal_ex(ctx, none, &done);
+    bool good =
+        ctx && pass(ctx, in, size, out) && EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_SET_TAG, CRYPT_TAG, want) && EVP_CipherFinal_ex(ctx, none, &done);
     EVP_CIPHER_CTX_free(ctx);
     if (!good)
         memset(out, 0, size);

@@ -24,11 +24,11 @@ void crypt_destroy(struct crypt *c);
 bool crypt_hmac(const struct crypt *c, const uint8_t key[CRYPT_KEY], const struct iovec *parts, size_t count, uint8_t out[CRYPT_KEY]);
 
 /* `out` has room for `size` bytes, as `in` has; they may be the same. False: out of memory. */
-bool crypt_seal(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in, size_t size,
-                void *out, uint8_t tag[CRYPT_TAG]);
+bool crypt_seal(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in,
+                size_t size, void *out, uint8_t tag[CRYPT_TAG]);
 /* False: not what was sealed with this key, nonce and additional data; `out` is then zeros. */
-bool crypt_open(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in, size_t size,
-                void *out, const uint8_t tag[CRYPT_TAG]);
+bool crypt_open(const struct crypt *c, const uint8_t key[CRYPT_KEY], const uint8_t nonce[CRYPT_NONCE], const struct iovec *aad, const void *in,
+                size_t size, void *out, const uint8_t tag[CRYPT_TAG]);
 
 /* Aborts when the kernel gives none. */
 void crypt_random(void *out, size_t size);

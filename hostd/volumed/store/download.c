@@ -26,21 +26,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SEGMENTS      4u            /* at the same time */
-#define GROUP_BYTES   (2u << 20)    /* of one */
-#define GAP_BYTES     (64u << 10)   /* read and thrown away rather than asked for around */
+#define SEGMENTS      4u          /* at the same time */
+#define GROUP_BYTES   (2u << 20)  /* of one */
+#define GAP_BYTES     (64u << 10) /* read and thrown away rather than asked for around */
 #define BLOCK_BYTES   4096u
 #define FETCH_MAX     (1u << 20)
 #define PROGRESS_NSEC 250000000u
 #define SMALL_STORED  (32u << 10) /* as stored: half of a chunk */
-#define FILL_SEGMENTS 2u /* of a fill: what guests wait for comes in between */
-#define FILL_CACHE    16u /* segments that fetches look at */
+#define FILL_SEGMENTS 2u          /* of a fill: what guests wait for comes in between */
+#define FILL_CACHE    16u         /* segments that fetches look at */
 #define TURN_MSEC     10u
 #define EARLY_MSEC    20000u       /* from the start of a fill: a guest that begins touches a little of everything, one after the other. Then, */
 #define HURRY_MSEC    500u         /* after it asked for something, */
 #define HURRY_GROUPS  4u           /* so many groups of all fills are read, of at most */
 #define HURRY_BYTES   (256u << 10) /* since what it asks for next would wait behind them */
-#define FAILED_MAX    16u /* groups of a fill; what else there is arrives nevertheless */
+#define FAILED_MAX    16u          /* groups of a fill; what else there is arrives nevertheless */
 
 struct download {
     struct store *store;
@@ -173,7 +173,8 @@ static int show_chunk(const struct download *d, uint64_t index, struct err *e)
         set_bit(f->bits, index);
         ssize_t n = pwrite(d->q->bits, &f->bits[index / 8], 1, (off_t)(FILL_BITS + index / 8));
         if (n != 1)
-            rc = n < 0 ? err_sys(e, "say that bytes at %llu of the file are there", (unsigned long long)index * CHUNK_BYTES) : err_set(e, EIO, "nothing was written");
+            rc = n < 0 ? err_sys(e, "say that bytes at %llu of the file are there", (unsigned long long)index * CHUNK_BYTES)
+                       : err_set(e, EIO, "nothing was written");
     }
     pthread_mutex_unlock(&f->lock);
     return rc;
@@ -224,8 +225,8 @@ static int open_chunk(struct group *g, const struct group_chunk *c, const struct
     if (rc < 0) {
         char name[NAME_SIZE];
         store_name(name, d->q->tenant, OBJECT_PACK, &g->pack);
-        return err_set(&g->err, -rc, "%s in %s is damaged at %u, where bytes %llu to %llu of the file should be", name, backend_describe(d->store->backend), c->offset,
-                       (unsigned long long)at, (unsigned long long)(at + length));
+        return err_set(&g->err, -rc, "%s in %s is damaged at %u, where bytes %llu to %llu of the file should be", name,
+                       backend_describe(d->store->backend), c->offset, (unsigned long long)at, (unsigned long long)(at + length));
     }
     g->written += length;
     if (d->q->flags & DOWNLOAD_VERIFY)
@@ -271,7 +272,7 @@ static void group_failed(struct group *g)
         f->err = g->err;
     }
     for (uint32_t i = 0; i < g->count; i++)
-        d->taken[g->chunks[i].index / 8] &= (uint8_t)~(1u << g->chunks[i].index % 8);
+        d->taken[g->chunks[i].index / 8] &= (uint8_t) ~(1u << g->chunks[i].index % 8);
 }
 
 static void group_end(struct group *g)
@@ -373,8 +374,14 @@ static void start_group(struct download *d, const struct piece *pieces, const ui
     d->store->fill_groups += slot && d->fill;
     char name[NAME_SIZE];
     store_name(name, d->q->tenant, OBJECT_PACK, &g->pack);
-    g->op = backend_start(d->store->backend, &(struct backend_request){.verb = BACKEND_GET, .flags = slot ? 0 : BACKEND_URGENT, .name = name, .offset = g->offset, .buf = g->bytes,
-                                                                       .size = g->size, .done = group_read, .user = g});
+    g->op = backend_start(d->store->backend, &(struct backend_request){.verb = BACKEND_GET,
+                                                                       .flags = slot ? 0 : BACKEND_URGENT,
+                                                                       .name = name,
+                                                                       .offset = g->offset,
+                                                                       .buf = g->bytes,
+                                                                       .size = g->size,
+                                                                       .done = group_read,
+                                                                       .user = g});
 }
 
 /* ---- segments ---- */
@@ -409,7 +416,8 @@ static uint32_t group_length(const struct download *d, const struct piece *piece
     for (; n < count; n++) {
         const struct piece *x = &pieces[order[n]];
         uint64_t to = (uint64_t)x->offset + x->stored;
-        if (memcmp(x->pack.b, a->pack.b, sizeof a->pack.b) != 0 || x->offset > end + GAP_BYTES || to - a->offset > most || bit(d->taken, first + order[n]))
+        if (memcmp(x->pack.b, a->pack.b, sizeof a->pack.b) != 0 || x->offset > end + GAP_BYTES || to - a->offset > most ||
+            bit(d->taken, first + order[n]))
             break;
         end = to > end ? to : end;
         if (end != to)
@@ -553,7 +561,7 @@ static int do_local(struct download *d, const struct segment *s, uint32_t from, 
             finish_chunk(d, first + i);
             *(zeros ? &d->rep->download.zero_bytes : &d->rep->download.had_bytes) += chunk_length(d->m.size, first + i);
         } else if (st->mine[i]) {
-            d->taken[(first + i) / 8] &= (uint8_t)~(1u << (first + i) % 8);
+            d->taken[(first + i) / 8] &= (uint8_t) ~(1u << (first + i) % 8);
         }
     }
     wake_all(d);
@@ -676,7 +684,9 @@ static int fetch_segment(struct download *d, uint32_t number, uint64_t from, uin
 
 int download_fetch(struct download *d, uint64_t offset, uint64_t length, struct err *e)
 {
-    int rc = length && length <= FETCH_MAX && offset < d->m.size && length <= d->m.size - offset ? 0 : err_set(e, EINVAL, "no range of 1 MiB at most within the file");
+    int rc = length && length <= FETCH_MAX && offset < d->m.size && length <= d->m.size - offset
+                 ? 0
+                 : err_set(e, EINVAL, "no range of 1 MiB at most within the file");
     uint64_t from = offset / CHUNK_BYTES, to = (offset + length + CHUNK_BYTES - 1) / CHUNK_BYTES;
     d->fetches++;
     hurry(d);
@@ -689,7 +699,6 @@ int download_fetch(struct download *d, uint64_t offset, uint64_t length, struct 
 }
 
 /* ---- all of it ---- */
-
 
 /* All packs of one artifact's uploads are listed at once. */
 static int check_packs(struct download *d, struct err *e)
@@ -714,7 +723,8 @@ static int check_packs(struct download *d, struct err *e)
         if (rc == 0 && (at == count || memcmp(list[at].id.b, need.ids[i].b, sizeof list->id.b) != 0)) {
             char name[NAME_SIZE], id[33];
             store_name(name, d->q->tenant, OBJECT_PACK, &need.ids[i]);
-            rc = err_set(e, EBADMSG, "%s is missing in %s, and artifact %s needs it", name, backend_describe(d->store->backend), hex(id, d->q->id, 16));
+            rc = err_set(e, EBADMSG, "%s is missing in %s, and artifact %s needs it", name, backend_describe(d->store->backend),
+                         hex(id, d->q->id, 16));
         }
     }
     pack_set_finish(&need);
@@ -767,7 +777,8 @@ static int read_bits(struct download *d, struct err *e)
     struct fill_header h;
     size_t bytes = chunk_count(d) / 8 + 1;
     struct fill *f = d->fill;
-    if (pread(d->q->bits, &h, sizeof h, 0) != (ssize_t)sizeof h || memcmp(h.magic, FILL_MAGIC, sizeof h.magic) != 0 || h.version != FILL_VERSION || h.size != d->m.size)
+    if (pread(d->q->bits, &h, sizeof h, 0) != (ssize_t)sizeof h || memcmp(h.magic, FILL_MAGIC, sizeof h.magic) != 0 || h.version != FILL_VERSION ||
+        h.size != d->m.size)
         return err_set(e, EINVAL, "the second descriptor is not of the bits of such a file");
     f->bits = calloc(bytes, 1);
     f->before = calloc(bytes, 1);
@@ -827,7 +838,8 @@ static int prepare(struct download *d, struct err *e)
     bool verify = d->q->flags & DOWNLOAD_VERIFY;
     if (!verify && memcmp(&d->m.base, &d->q->base, sizeof d->m.base) != 0) {
         char id[33];
-        return err_set(e, EINVAL, "the artifact's base is %s %s, not the one that was named", d->m.base.tenant[0] ? d->m.base.tenant : "none", hex(id, d->m.base.id, 16));
+        return err_set(e, EINVAL, "the artifact's base is %s %s, not the one that was named", d->m.base.tenant[0] ? d->m.base.tenant : "none",
+                       hex(id, d->m.base.id, 16));
     }
     if (!verify && (fstat(d->q->fd, &st) < 0 || !S_ISREG(st.st_mode)))
         return err_set(e, EINVAL, "the descriptor is of no file");

@@ -15,7 +15,7 @@ struct download_request {
     uint8_t id[16];
     struct volumed_ref base;
     unsigned flags;
-    int fd; /* borrowed */
+    int fd;   /* borrowed */
     int bits; /* borrowed; -1: nobody uses the file meanwhile. Else the file of ipc/fill.h */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void (*fetchable)(void *user, struct download *d); /* download_fetch may be used from now on; NULL: no longer. May be NULL */

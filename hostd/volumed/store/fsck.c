@@ -13,9 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WIDTH    3u  /* packs read at the same time; whole ones with read_all */
-#define KEPT     16u /* indexes of packs */
-#define BASES    64u
+#define WIDTH     3u  /* packs read at the same time; whole ones with read_all */
+#define KEPT      16u /* indexes of packs */
+#define BASES     64u
 #define LINES_MAX 100000u
 
 struct wrong {
@@ -377,7 +377,9 @@ static int check_small(struct fsck *f, enum object_kind kind, enum sealed_kind s
         if (rc == -EBADMSG) {
             f->rep->fsck.wrong++;
             say(f, "%s; no artifact is affected%s", e->msg,
-                f->mend && kind == OBJECT_INDEX ? "; it was removed" : kind == OBJECT_CONDEMNED ? "; the next upload or collection replaces it" : "");
+                f->mend && kind == OBJECT_INDEX ? "; it was removed"
+                : kind == OBJECT_CONDEMNED      ? "; the next upload or collection replaces it"
+                                                : "");
             if (f->mend && kind == OBJECT_INDEX && (rc = store_delete(f->store, f->session.tenant->name, kind, &list[i].id, e)) < 0)
                 return rc;
         }
@@ -439,7 +441,8 @@ int fsck_run(struct store *s, const char *tenant, unsigned flags, int out, struc
     struct segment *segment = calloc(1, sizeof *segment);
     int rc = f && segment ? 0 : err_set(e, ENOMEM, "check: out of memory");
     if (rc == 0) {
-        *f = (struct fsck){.store = s, .rep = rep, .read_all = flags & VOLUMED_READ_ALL, .mend = flags & VOLUMED_MEND, .out = out, .segment = segment};
+        *f =
+            (struct fsck){.store = s, .rep = rep, .read_all = flags & VOLUMED_READ_ALL, .mend = flags & VOLUMED_MEND, .out = out, .segment = segment};
         keys_forget(s->keys, tenant); /* so that the wrapped key is looked at, too; who uses the key gets it again */
         rc = session_open(s, tenant, 0, &f->session, e);
         if (rc == 0)
@@ -516,8 +519,8 @@ int list_run(struct store *s, const char *tenant, int out, struct err *e)
         hex(id, list[i].id.b, 16);
         rc = store_get_manifest(&x, list[i].id.b, &m, e);
         if (rc == 0)
-            dprintf(out, "%s %llu %llu %llu %u %s %s\n", id, (unsigned long long)m.size, (unsigned long long)m.stored_bytes, (unsigned long long)m.created, m.file,
-                    m.base.tenant[0] ? m.base.tenant : "-", m.base.tenant[0] ? hex(base, m.base.id, 16) : "-");
+            dprintf(out, "%s %llu %llu %llu %u %s %s\n", id, (unsigned long long)m.size, (unsigned long long)m.stored_bytes,
+                    (unsigned long long)m.created, m.file, m.base.tenant[0] ? m.base.tenant : "-", m.base.tenant[0] ? hex(base, m.base.id, 16) : "-");
         else if (rc == -EBADMSG)
             dprintf(out, "%s ? ? ? ? ? ?\n", id);
         if (rc == 0)

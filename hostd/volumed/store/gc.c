@@ -14,10 +14,10 @@
 #include <string.h>
 #include <time.h>
 
-#define WIDTH       8u         /* objects read or deleted at the same time */
-#define SPARSE_MIN  (4u << 20) /* bytes that a pack must waste before it is condemned for it, */
-#define SPARSE_PART 4u         /* when no artifact uses more than one part in so many */
-#define SENTENCES_MANY 4u      /* condemnations that stay are put together */
+#define WIDTH          8u         /* objects read or deleted at the same time */
+#define SPARSE_MIN     (4u << 20) /* bytes that a pack must waste before it is condemned for it, */
+#define SPARSE_PART    4u         /* when no artifact uses more than one part in so many */
+#define SENTENCES_MANY 4u         /* condemnations that stay are put together */
 
 /* A condemnation. */
 struct sentence {

@@ -15,12 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HEADER     32u /* of an index object's body */
-#define ENTRY      48u
-#define RUN_HEADER 32u
+#define HEADER        32u /* of an index object's body */
+#define ENTRY         48u
+#define RUN_HEADER    32u
 #define RUN_MAX_PACKS (1u << 24)
-#define WINDOW     128u /* entries read at once by a search */
-#define BUFFER     1024u /* entries, of a merge */
+#define WINDOW        128u  /* entries read at once by a search */
+#define BUFFER        1024u /* entries, of a merge */
 
 static const char run_magic[8] = "spcrun1\n";
 
@@ -46,7 +46,8 @@ static void take_entry(struct cursor *c, struct index_entry *x)
 static bool entry_valid(const struct index_entry *x, uint32_t packs)
 {
     return x->pack < packs && x->e.offset >= PACK_HEADER && x->e.stored > CHUNK_OVERHEAD && x->e.stored <= CHUNK_RECORD_MAX &&
-           x->e.offset <= PACK_MAX - x->e.stored && x->e.plain > 0 && x->e.plain <= CHUNK_MAX && (x->e.kind == CHUNK_DATA || x->e.kind == CHUNK_SEGMENT);
+           x->e.offset <= PACK_MAX - x->e.stored && x->e.plain > 0 && x->e.plain <= CHUNK_MAX &&
+           (x->e.kind == CHUNK_DATA || x->e.kind == CHUNK_SEGMENT);
 }
 
 static int compare(const void *a, const void *b)
@@ -349,7 +350,8 @@ static uint64_t position(const uint8_t *id)
 }
 
 /* Of the entries in `bytes`: whose identity it is and whose pack is not skipped. */
-static int pick(const struct index_run *r, const uint8_t *skip, const struct chunk_id *id, const uint8_t *bytes, size_t n, struct pack_entry *out, struct object_id *ret_pack)
+static int pick(const struct index_run *r, const uint8_t *skip, const struct chunk_id *id, const uint8_t *bytes, size_t n, struct pack_entry *out,
+                struct object_id *ret_pack)
 {
     const uint8_t *hit = bsearch(id->b, bytes, n, ENTRY, compare);
     if (!hit)

@@ -168,7 +168,8 @@ void ledger_open(struct store *s)
     mkdirat(s->cache, FOLDER, 0700);
     int fd = openat(s->cache, FOLDER, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        log_warn("the folder %s in the cache cannot be used by this process alone (%s): claims of one that is killed stay for a day", FOLDER, strerror(errno));
+        log_warn("the folder %s in the cache cannot be used by this process alone (%s): claims of one that is killed stay for a day", FOLDER,
+                 strerror(errno));
         if (fd >= 0)
             close(fd);
         return;

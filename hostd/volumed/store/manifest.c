@@ -67,8 +67,8 @@ static bool decode_piece(struct cursor *c, const uint8_t *packs, uint32_t pack_c
     x->offset = cursor_u32(c);
     x->stored = cursor_u32(c);
     cursor_copy(c, x->id.b, sizeof x->id.b);
-    if (c->bad || x->kind != PIECE_DATA || pack >= pack_count || x->offset < PACK_HEADER || x->stored <= CHUNK_OVERHEAD || x->stored > CHUNK_RECORD_MAX ||
-        x->offset > PACK_MAX - x->stored)
+    if (c->bad || x->kind != PIECE_DATA || pack >= pack_count || x->offset < PACK_HEADER || x->stored <= CHUNK_OVERHEAD ||
+        x->stored > CHUNK_RECORD_MAX || x->offset > PACK_MAX - x->stored)
         return false;
     memcpy(x->pack.b, packs + (size_t)pack * sizeof x->pack.b, sizeof x->pack.b);
     return true;
@@ -265,8 +265,8 @@ static bool decode_segment(struct cursor *c, const struct manifest *m, int64_t b
     s->ref_count = cursor_u32(c);
     cursor_copy(c, s->id.b, sizeof s->id.b);
     return s->number > before && s->number * SEGMENT_BYTES < m->size && s->count > 0 && s->count <= SEGMENT_CHUNKS && s->pack < m->pack_count &&
-           s->offset >= PACK_HEADER && s->stored > CHUNK_OVERHEAD && s->stored <= CHUNK_RECORD_MAX && s->offset <= PACK_MAX - s->stored && s->plain > 0 &&
-           s->plain <= CHUNK_MAX && s->refs <= m->ref_count && s->ref_count <= m->ref_count - s->refs;
+           s->offset >= PACK_HEADER && s->stored > CHUNK_OVERHEAD && s->stored <= CHUNK_RECORD_MAX && s->offset <= PACK_MAX - s->stored &&
+           s->plain > 0 && s->plain <= CHUNK_MAX && s->refs <= m->ref_count && s->ref_count <= m->ref_count - s->refs;
 }
 
 int manifest_decode(const uint8_t *p, size_t len, struct manifest *out)

@@ -55,7 +55,7 @@ struct manifest_ref {
 struct manifest {
     uint32_t file; /* enum volumed_file, or 0 */
     uint64_t size, created;
-    struct volumed_ref base; /* zeros: none */
+    struct volumed_ref base;      /* zeros: none */
     uint64_t chunks, zero_chunks; /* listed; of them zeros */
     uint64_t stored_bytes;        /* that its upload added to the store */
     struct object_id *packs;

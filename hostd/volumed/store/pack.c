@@ -139,8 +139,8 @@ static int read_entries(const uint8_t *plain, uint32_t count, struct pack_entry 
         out[i].stored = cursor_u32(&c);
         out[i].plain = cursor_u32(&c);
         out[i].kind = cursor_u32(&c);
-        if (out[i].offset != next || out[i].stored <= CHUNK_OVERHEAD || out[i].stored > CHUNK_RECORD_MAX || out[i].plain == 0 || out[i].plain > CHUNK_MAX ||
-            (out[i].kind != CHUNK_DATA && out[i].kind != CHUNK_SEGMENT))
+        if (out[i].offset != next || out[i].stored <= CHUNK_OVERHEAD || out[i].stored > CHUNK_RECORD_MAX || out[i].plain == 0 ||
+            out[i].plain > CHUNK_MAX || (out[i].kind != CHUNK_DATA && out[i].kind != CHUNK_SEGMENT))
             return -EBADMSG;
         next += out[i].stored;
     }

@@ -56,7 +56,8 @@ static int fill_ranges(struct plan *p, struct err *e)
         if (r[i].kind != 1 && r[i].kind != 2)
             return err_set(e, EINVAL, "a changed range at %llu is of no kind", (unsigned long long)r[i].offset);
         if (r[i].offset < p->edge || r[i].length > UINT64_MAX - r[i].offset)
-            return err_set(e, EINVAL, "the changed ranges are not in order: %llu comes after %llu", (unsigned long long)r[i].offset, (unsigned long long)p->edge);
+            return err_set(e, EINVAL, "the changed ranges are not in order: %llu comes after %llu", (unsigned long long)r[i].offset,
+                           (unsigned long long)p->edge);
         p->edge = r[i].offset + r[i].length;
         add_bytes(p, r[i].offset < p->size ? r[i].offset : p->size, p->edge < p->size ? p->edge : p->size, r[i].kind == 1 ? PIECE_DATA : PIECE_ZEROS);
     }

@@ -27,8 +27,8 @@ static void additional(const struct chunk_keys *k, const uint8_t *header, uint8_
     put_zeros(p, KEYS_TENANT_MAX - name);
 }
 
-bool sealed_close(const struct chunk_keys *k, enum sealed_kind kind, const struct object_id *id, const uint8_t key_id[16], const uint8_t nonce[CRYPT_NONCE],
-                  uint8_t *object, size_t size)
+bool sealed_close(const struct chunk_keys *k, enum sealed_kind kind, const struct object_id *id, const uint8_t key_id[16],
+                  const uint8_t nonce[CRYPT_NONCE], uint8_t *object, size_t size)
 {
     uint8_t key[CRYPT_KEY], aad[AAD_SIZE];
     const struct iovec bound = {aad, sizeof aad};

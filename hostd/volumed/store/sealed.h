@@ -12,8 +12,8 @@
 enum sealed_kind { SEALED_MANIFEST = 1, SEALED_INDEX = 2, SEALED_CLAIM = 3, SEALED_CONDEMNED = 4 };
 
 /* Seals `size` bytes that lie at object + SEALED_HEADER, in place, and writes the header before them. `id` is of the object's name. False: out of memory. */
-bool sealed_close(const struct chunk_keys *k, enum sealed_kind kind, const struct object_id *id, const uint8_t key_id[16], const uint8_t nonce[CRYPT_NONCE],
-                  uint8_t *object, size_t size);
+bool sealed_close(const struct chunk_keys *k, enum sealed_kind kind, const struct object_id *id, const uint8_t key_id[16],
+                  const uint8_t nonce[CRYPT_NONCE], uint8_t *object, size_t size);
 /* Opens an object of `total` bytes in place: the body is at object + SEALED_HEADER, total - SEALED_HEADER bytes. 0; -EBADMSG not that object; -ENOMEM. */
 int sealed_open(const struct chunk_keys *k, enum sealed_kind kind, const struct object_id *id, uint8_t *object, size_t total);
 

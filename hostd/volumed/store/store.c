@@ -89,9 +89,13 @@ static const struct {
     size_t tail; /* bytes of the id that follow the artifact's */
     char between;
 } kinds[] = {
-    [OBJECT_KEY] = {"key", 0, 0},        [OBJECT_REVOKED] = {"revoked", 0, 0},
-    [OBJECT_PACK] = {"packs/", 8, '/'},  [OBJECT_INDEX] = {"index/", 8, '/'},
-    [OBJECT_MANIFEST] = {"manifests/", 0, 0}, [OBJECT_CLAIM] = {"claims/", 8, '-'}, [OBJECT_CONDEMNED] = {"condemned/", 0, 0},
+    [OBJECT_KEY] = {"key", 0, 0},
+    [OBJECT_REVOKED] = {"revoked", 0, 0},
+    [OBJECT_PACK] = {"packs/", 8, '/'},
+    [OBJECT_INDEX] = {"index/", 8, '/'},
+    [OBJECT_MANIFEST] = {"manifests/", 0, 0},
+    [OBJECT_CLAIM] = {"claims/", 8, '-'},
+    [OBJECT_CONDEMNED] = {"condemned/", 0, 0},
 };
 
 char *hex(char *out, const uint8_t *p, size_t n)
@@ -219,7 +223,8 @@ int store_get(struct store *s, const char *name, size_t max, uint8_t **out, size
             break;
         }
         buf = bigger;
-        struct backend_request q = {.verb = BACKEND_GET, .flags = BACKEND_URGENT, .name = name, .offset = size, .buf = buf + size, .size = room - size};
+        struct backend_request q = {
+            .verb = BACKEND_GET, .flags = BACKEND_URGENT, .name = name, .offset = size, .buf = buf + size, .size = room - size};
         if (q.size > READ_AT_ONCE)
             q.size = READ_AT_ONCE;
         rc = backend_run_co(s->co, s->backend, &q, &r, e);
@@ -245,7 +250,8 @@ static enum object_kind object_of(enum sealed_kind kind)
     return of[kind];
 }
 
-int store_put_sealed(struct session *x, enum sealed_kind kind, const struct object_id *id, uint8_t *object, size_t size, unsigned flags, struct err *e)
+int store_put_sealed(struct session *x, enum sealed_kind kind, const struct object_id *id, uint8_t *object, size_t size, unsigned flags,
+                     struct err *e)
 {
     char name[NAME_SIZE];
     uint8_t nonce[CRYPT_NONCE];
@@ -332,9 +338,10 @@ int store_get_segment(struct session *x, const struct manifest *m, const struct 
     if (!record || !plain)
         return err_set(e, ENOMEM, "read a list of chunks: out of memory");
     store_name(name, x->tenant->name, OBJECT_PACK, &m->packs[ms->pack]);
-    int rc = backend_run_co(
-        x->store->co, x->store->backend,
-        &(struct backend_request){.verb = BACKEND_GET, .flags = BACKEND_URGENT, .name = name, .offset = ms->offset, .buf = record, .size = ms->stored}, &r, e);
+    int rc = backend_run_co(x->store->co, x->store->backend,
+                            &(struct backend_request){
+                                .verb = BACKEND_GET, .flags = BACKEND_URGENT, .name = name, .offset = ms->offset, .buf = record, .size = ms->stored},
+                            &r, e);
     if (rc == -ENOENT)
         return err_set(e, EBADMSG, "%s is missing in %s", name, backend_describe(x->store->backend));
     if (rc < 0)

@@ -36,16 +36,16 @@ struct store {
     struct backend *backend;
     struct keys *keys;
     struct crypt *crypt;
-    int cache; /* folder of this node, for runs */
-    int claims; /* in it, of notes (ledger.h); -1: none are made */
+    int cache;               /* folder of this node, for runs */
+    int claims;              /* in it, of notes (ledger.h); -1: none are made */
     struct dead_claim *dead; /* to be deleted, when `reaper` says so */
     uv_timer_t reaper;
     uint64_t stale_s;
     struct task_pool packs, uploads, small_uploads, downloads, fills, requests;
     uint64_t hurried;     /* uv_now when a guest last waited for something of a fill, or one began */
     unsigned fill_groups; /* that are being read, of those nobody asked for */
-    uint64_t replaced; /* condemnations, since that was told */
-    unsigned background; /* coroutines and requests that nobody waits for; store_finish needs 0 */
+    uint64_t replaced;    /* condemnations, since that was told */
+    unsigned background;  /* coroutines and requests that nobody waits for; store_finish needs 0 */
     struct hmap tenants;
     pthread_mutex_t lock; /* of codecs */
     struct codec_link *codecs;
@@ -123,7 +123,8 @@ int store_list(struct store *s, const char *tenant, enum object_kind kind, const
 int store_get(struct store *s, const char *name, size_t max, uint8_t **out, size_t *ret_size, struct err *e);
 
 /* Seals `size` bytes at object + SEALED_HEADER and stores the object. `object` stays the caller's. */
-int store_put_sealed(struct session *x, enum sealed_kind kind, const struct object_id *id, uint8_t *object, size_t size, unsigned flags, struct err *e);
+int store_put_sealed(struct session *x, enum sealed_kind kind, const struct object_id *id, uint8_t *object, size_t size, unsigned flags,
+                     struct err *e);
 /* Reads and opens: body and size of it are in *out + SEALED_HEADER. ENOENT, EBADMSG with the object's name. */
 int store_get_sealed(struct session *x, enum sealed_kind kind, const struct object_id *id, uint8_t **out, size_t *ret_size, struct err *e);
 int store_get_manifest(struct session *x, const uint8_t id[16], struct manifest *out, struct err *e);
@@ -150,7 +151,7 @@ struct pack_set {
     size_t count, room;
 };
 bool pack_set_add(struct pack_set *s, const struct object_id *id); /* not sorted yet; false: out of memory */
-void pack_set_sort(struct pack_set *s);                           /* and each once */
+void pack_set_sort(struct pack_set *s);                            /* and each once */
 bool pack_set_has(const struct pack_set *s, const struct object_id *id);
 void pack_set_finish(struct pack_set *s);
 

@@ -6,9 +6,9 @@
 #include "base/log.h"
 #include "base/str.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #define RACE_MSEC   2000u /* how long two nodes that make a tenant's key at once may differ, where the store has no conditional put */
 #define INDEX_WIDTH 4u    /* index objects read at the same time */
 #define RUNS_MAX    1024u
-#define LISTINGS    4u    /* of indexes that are put together meanwhile */
+#define LISTINGS    4u /* of indexes that are put together meanwhile */
 
 static void forget_runs(struct store *s, struct tenant *t);
 
@@ -86,7 +86,8 @@ static void key_done(void *user, const struct keys_result *r)
 static int run_keys(struct store *s, enum keys_verb verb, const char *tenant, const uint8_t *blob, size_t len, struct key_step *st, struct err *e)
 {
     *st = (struct key_step){.ended = {.sched = s->co}};
-    struct keys_op *op = keys_start(s->keys, &(struct keys_request){.verb = verb, .tenant = tenant, .blob = blob, .blob_len = len, .done = key_done, .user = st});
+    struct keys_op *op =
+        keys_start(s->keys, &(struct keys_request){.verb = verb, .tenant = tenant, .blob = blob, .blob_len = len, .done = key_done, .user = st});
     if (task_wait(&st->ended, false) < 0) {
         keys_cancel(op);
         task_wait(&st->ended, true);
@@ -128,7 +129,9 @@ static int make_key(struct session *x, struct err *e)
     tenant_key_unref(st.key);
     const struct iovec iov = {st.blob, st.blob_len};
     store_name(name, x->tenant->name, OBJECT_KEY, NULL);
-    rc = backend_run_co(s->co, s->backend, &(struct backend_request){.verb = BACKEND_PUT, .flags = BACKEND_IF_ABSENT, .name = name, .iov = &iov, .iov_count = 1}, NULL, e);
+    rc = backend_run_co(s->co, s->backend,
+                        &(struct backend_request){.verb = BACKEND_PUT, .flags = BACKEND_IF_ABSENT, .name = name, .iov = &iov, .iov_count = 1}, NULL,
+                        e);
     if (rc == 0 && !(backend_features(s->backend) & BACKEND_CONDITIONAL))
         rc = co_sleep(s->co, RACE_MSEC);
     return rc == 0 || rc == -EEXIST ? read_key(x, e) : rc;

@@ -36,12 +36,12 @@ struct upload {
     struct packer packer;
     bool has_base, has_parent;
     struct manifest parent, out; /* a repair's parent is the artifact itself */
-    uint32_t parent_next; /* segments of the parent below this are done */
+    uint32_t parent_next;        /* segments of the parent below this are done */
     struct segment *segment, *spare;
     bool segment_open;
     struct plan *plan;
-    unsigned span;                /* of the plan's */
-    struct plan_span *again;      /* chunks of the parent that must be read though they did not change */
+    unsigned span;           /* of the plan's */
+    struct plan_span *again; /* chunks of the parent that must be read though they did not change */
     size_t again_count, again_room, again_at;
     struct batch batches[BATCHES];
     struct task_event batch_done;
@@ -449,7 +449,8 @@ static int begin_repair(struct upload *u, struct err *e)
     if (rc < 0 || u->anew)
         return rc;
     if (u->q->fd >= 0 && u->q->size != u->parent.size)
-        return err_set(e, EINVAL, "the artifact has %llu bytes, and the file %llu", (unsigned long long)u->parent.size, (unsigned long long)u->q->size);
+        return err_set(e, EINVAL, "the artifact has %llu bytes, and the file %llu", (unsigned long long)u->parent.size,
+                       (unsigned long long)u->q->size);
     u->q->size = u->parent.size;
     u->q->file = u->parent.file;
     u->q->base = u->parent.base;
@@ -476,7 +477,8 @@ static int find_elsewhere(struct upload *u, struct err *e)
             *x = (struct piece){.id = x->id, .pack = c.pack, .offset = c.entry.offset, .stored = c.entry.stored, .kind = PIECE_DATA};
     }
     if (rc == 0 && u->lost)
-        return err_set(e, EBADMSG, "%llu bytes are nowhere else in the store: they can be had from a file that has them only", (unsigned long long)u->lost);
+        return err_set(e, EBADMSG, "%llu bytes are nowhere else in the store: they can be had from a file that has them only",
+                       (unsigned long long)u->lost);
     return rc;
 }
 

@@ -8,7 +8,7 @@
 #include "hostd/volumed/store/upload.h"
 
 #define BATCH_CHUNKS 16u
-#define BATCHES      6u   /* of an upload at the same time */
+#define BATCHES      6u /* of an upload at the same time */
 #define TABLE_SLOTS  (2 * INDEX_ENTRIES_MAX)
 
 /* ---- what this upload stored itself (upload_packs.c) ---- */
@@ -16,16 +16,16 @@
 struct packer {
     struct store *store;
     struct session *session;
-    struct object_id next;    /* id of the next pack, and of the next index */
+    struct object_id next; /* id of the next pack, and of the next index */
     uint32_t packs_made, indexes_made;
     struct pack_writer writer;
-    bool open;                /* writer has a buffer */
-    unsigned puts;            /* packs on their way */
+    bool open;     /* writer has a buffer */
+    unsigned puts; /* packs on their way */
     struct task_event changed;
-    int rc;                   /* the first that failed */
+    int rc; /* the first that failed */
     struct err err;
     struct put *first_put;
-    uint64_t stored;          /* bytes */
+    uint64_t stored; /* bytes */
 
     /* Since the last index object: guarded by `lock` against threads that look things up. */
     pthread_rwlock_t lock;
@@ -40,7 +40,8 @@ int packer_init(struct packer *p, struct session *x, const uint8_t id[16], struc
 /* Takes over what earlier tries of this artifact left, but for what is `excluded`. */
 int packer_resume(struct packer *p, const struct pack_set *excluded, struct err *e);
 /* From any thread: was it stored before, by anybody of the tenant? 1, 0, -errno. */
-int packer_find(struct packer *p, enum chunk_kind kind, const struct chunk_id *id, uint32_t plain, struct pack_entry *out, struct object_id *ret_pack);
+int packer_find(struct packer *p, enum chunk_kind kind, const struct chunk_id *id, uint32_t plain, struct pack_entry *out,
+                struct object_id *ret_pack);
 /* Adds a record; its place is in e->offset and *ret_pack. May wait. */
 int packer_add(struct packer *p, struct pack_entry *e, const uint8_t *record, struct object_id *ret_pack, struct err *err);
 /* Everything is in the store, and an index of it. */

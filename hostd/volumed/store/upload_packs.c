@@ -271,8 +271,9 @@ static int read_tail(struct packer *p, const struct listed *l, uint8_t **out, si
         free(*out);
         if (!(*out = malloc(len + 1)))
             return err_set(e, ENOMEM, "read %s: out of memory", name);
-        int rc = backend_run_co(p->store->co, p->store->backend,
-                                &(struct backend_request){.verb = BACKEND_GET, .name = name, .offset = l->size - len, .buf = *out, .size = len}, &r, e);
+        int rc =
+            backend_run_co(p->store->co, p->store->backend,
+                           &(struct backend_request){.verb = BACKEND_GET, .name = name, .offset = l->size - len, .buf = *out, .size = len}, &r, e);
         if (rc < 0)
             return rc;
         if (r.got != len || len < PACK_TRAILER || pack_trailer(*out + len - PACK_TRAILER, l->size, &offset, &index, &count) < 0)

@@ -82,8 +82,7 @@ static void print_rest(int fd)
     char in[4096];
     size_t n = 0;
     ssize_t got = 1;
-    while (n < sizeof in && wait_for(fd, POLLIN, n ? MORE_MSEC : FIRST_MSEC) > 0 &&
-           (got = recv(fd, in + n, sizeof in - n, 0)) > 0)
+    while (n < sizeof in && wait_for(fd, POLLIN, n ? MORE_MSEC : FIRST_MSEC) > 0 && (got = recv(fd, in + n, sizeof in - n, 0)) > 0)
         n += (size_t)got;
     if (got < 0)
         printf("%s\n", strerror(errno));
@@ -199,8 +198,7 @@ static void next_port(uint8_t *p)
 static void frame(int argc, char **argv)
 {
     uint8_t p[1514];
-    struct sockaddr_ll to = {
-        .sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex("eth0"), .sll_halen = 6};
+    struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex("eth0"), .sll_halen = 6};
     int fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
     size_t n = from_hex(argv[2], p, sizeof p);
     memcpy(to.sll_addr, p, 6);

@@ -230,14 +230,9 @@ static void lie_of(int fd, const unsigned char *m)
         else if (port == 6)
             answer_read(fd, m, 0);
         return; /* the others never */
-    case 118: /* Twrite */
-        answer32(fd, 119, m + 5, port == 4 ? 0 : get32(m + 19));
-        return;
-    case 26: /* Tsetattr */
-        answer(fd, 27, m + 5, 0);
-        return;
-    default:
-        answer32(fd, 7, m + 5, EIO);
+    case 118: /* Twrite */ answer32(fd, 119, m + 5, port == 4 ? 0 : get32(m + 19)); return;
+    case 26: /* Tsetattr */ answer(fd, 27, m + 5, 0); return;
+    default: answer32(fd, 7, m + 5, EIO);
     }
 }
 
@@ -259,8 +254,7 @@ static void stop_agent(pid_t pid)
 {
     while (access("/go", F_OK) < 0)
         usleep(10000);
-    if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) < 0 ||
-        ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) < 0 || waitpid(pid, NULL, __WALL) != pid)
+    if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) < 0 || ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) < 0 || waitpid(pid, NULL, __WALL) != pid)
         die("stop the agent");
     close(open("/stopped", O_CREAT, 0600));
 }

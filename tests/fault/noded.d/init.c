@@ -67,8 +67,7 @@ static void fill(int port, int megabytes)
         memset(block, i + 1, sizeof block);
         for (size_t at = 0; at < sizeof block; at += 4096)
             *(int *)(block + at) = rand();
-        if (pwrite(fd, block, sizeof block, (off_t)i << 20) != (ssize_t)sizeof block ||
-            fdatasync(fd) < 0)
+        if (pwrite(fd, block, sizeof block, (off_t)i << 20) != (ssize_t)sizeof block || fdatasync(fd) < 0)
             error = errno;
     }
     char text[32];

@@ -28,32 +28,20 @@ static void succeed(struct backend *b, struct p9_request *r)
 {
     struct p9_msg m = {0};
     switch (r->t->type) {
-    case P9_Tattach:
-        give_aux(b, r->fid);
-        break;
-    case P9_Txattrwalk:
-        give_aux(b, r->newfid);
-        break;
+    case P9_Tattach: give_aux(b, r->fid); break;
+    case P9_Txattrwalk: give_aux(b, r->newfid); break;
     case P9_Twalk:
         give_aux(b, r->newfid);
-        m.Rwalk.qids.n = r->t->Twalk.names.n < b->walk_stops_at ? r->t->Twalk.names.n
-                                                                : (uint16_t)b->walk_stops_at;
+        m.Rwalk.qids.n = r->t->Twalk.names.n < b->walk_stops_at ? r->t->Twalk.names.n : (uint16_t)b->walk_stops_at;
         break;
     case P9_Tread:
         b->last_count = r->t->Tread.count;
         m.Rread.data = (struct p9_data){zeros, r->t->Tread.count + b->read_extra};
         break;
-    case P9_Treaddir:
-        b->last_count = r->t->Treaddir.count;
-        break;
-    case P9_Twrite:
-        m.Rwrite.count = r->t->Twrite.data.len;
-        break;
-    case P9_Tgetlock:
-        m.Rgetlock.client_id = r->t->Tgetlock.client_id;
-        break;
-    default:
-        break;
+    case P9_Treaddir: b->last_count = r->t->Treaddir.count; break;
+    case P9_Twrite: m.Rwrite.count = r->t->Twrite.data.len; break;
+    case P9_Tgetlock: m.Rgetlock.client_id = r->t->Tgetlock.client_id; break;
+    default: break;
     }
     p9_reply(r, &m);
 }
@@ -116,23 +104,17 @@ static void handle(struct p9_request *r)
     }
     CHECK(b->n_waiting < BACKEND_MAX);
     b->waiting[b->n_waiting++] = r;
-    r->cancel = b->cancel == CANCEL_NOW     ? cancel_now
-                : b->cancel == CANCEL_LATER ? cancel_later
-                                            : NULL;
+    r->cancel = b->cancel == CANCEL_NOW ? cancel_now : b->cancel == CANCEL_LATER ? cancel_later : NULL;
 }
 
 const struct p9_backend *backend_table(void)
 {
     static const struct p9_backend table = {
-        .on = {[P9_Tattach] = handle,   [P9_Twalk] = handle,     [P9_Txattrwalk] = handle,
-               [P9_Tlopen] = handle,    [P9_Tlcreate] = handle,  [P9_Txattrcreate] = handle,
-               [P9_Tclunk] = handle,    [P9_Tremove] = handle,   [P9_Tstatfs] = handle,
-               [P9_Tsymlink] = handle,  [P9_Tmknod] = handle,    [P9_Trename] = handle,
-               [P9_Treadlink] = handle, [P9_Tgetattr] = handle,  [P9_Tsetattr] = handle,
-               [P9_Treaddir] = handle,  [P9_Tfsync] = handle,    [P9_Tlock] = handle,
-               [P9_Tgetlock] = handle,  [P9_Tlink] = handle,     [P9_Tmkdir] = handle,
-               [P9_Trenameat] = handle, [P9_Tunlinkat] = handle, [P9_Tread] = handle,
-               [P9_Twrite] = handle},
+        .on = {[P9_Tattach] = handle,      [P9_Twalk] = handle,     [P9_Txattrwalk] = handle, [P9_Tlopen] = handle,   [P9_Tlcreate] = handle,
+               [P9_Txattrcreate] = handle, [P9_Tclunk] = handle,    [P9_Tremove] = handle,    [P9_Tstatfs] = handle,  [P9_Tsymlink] = handle,
+               [P9_Tmknod] = handle,       [P9_Trename] = handle,   [P9_Treadlink] = handle,  [P9_Tgetattr] = handle, [P9_Tsetattr] = handle,
+               [P9_Treaddir] = handle,     [P9_Tfsync] = handle,    [P9_Tlock] = handle,      [P9_Tgetlock] = handle, [P9_Tlink] = handle,
+               [P9_Tmkdir] = handle,       [P9_Trenameat] = handle, [P9_Tunlinkat] = handle,  [P9_Tread] = handle,    [P9_Twrite] = handle},
         .fid_free = fid_free,
     };
     return &table;
@@ -191,8 +173,7 @@ void peer_destroy(struct peer *p)
 struct peer *peer_attached(const struct p9_server_config *config)
 {
     struct peer *p = peer_create(config, NULL);
-    struct p9_msg version = {
-        .type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {65536, p9_str_of(P9_VERSION)}};
+    struct p9_msg version = {.type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {65536, p9_str_of(P9_VERSION)}};
     struct p9_msg attach = {.type = P9_Tattach, .tag = 1, .Tattach = {.fid = 0, .afid = P9_NOFID}};
     CHECK_EQ(peer_send(p, &version), 0);
     peer_expect(p, P9_Rversion, P9_NOTAG);
@@ -204,8 +185,7 @@ struct peer *peer_attached(const struct p9_server_config *config)
 
 int peer_send_bytes(struct peer *p, const void *bytes, size_t len)
 {
-    void *copy = malloc(
-        len ? len : 1); /* freed at once: a session that keeps pointers into its input is caught */
+    void *copy = malloc(len ? len : 1); /* freed at once: a session that keeps pointers into its input is caught */
     if (len)
         memcpy(copy, bytes, len);
     int rc = p9_server_input(p->server, copy, len);
@@ -227,8 +207,7 @@ int peer_send(struct peer *p, const struct p9_msg *m)
 void peer_expect_at(const char *file, int line, struct peer *p, uint8_t type, uint16_t tag)
 {
     if (!p->out_len) {
-        fprintf(stderr, "%s:%d: no reply, expected %s tag %u\n", file, line, p9_type_name(type),
-                tag);
+        fprintf(stderr, "%s:%d: no reply, expected %s tag %u\n", file, line, p9_type_name(type), tag);
         exit(1);
     }
     size_t size = p9_peek_size(p->out);
@@ -240,8 +219,7 @@ void peer_expect_at(const char *file, int line, struct peer *p, uint8_t type, ui
     p->out_len -= size;
     check_int(file, line, "decoding the reply", p9_decode(p->reply_bytes, size, &p->reply), 0);
     if (p->reply.type != type)
-        fprintf(stderr, "%s:%d: got %s (code %u), expected %s\n", file, line,
-                p9_type_name(p->reply.type),
+        fprintf(stderr, "%s:%d: got %s (code %u), expected %s\n", file, line, p9_type_name(p->reply.type),
                 p->reply.type == P9_Rlerror ? p->reply.Rlerror.ecode : 0, p9_type_name(type));
     check_int(file, line, "type of the reply", p->reply.type, type);
     check_int(file, line, "tag of the reply", p->reply.tag, tag);
@@ -261,8 +239,7 @@ void peer_walk(struct peer *p, uint16_t tag, uint32_t fid, uint32_t newfid, cons
 
 void peer_getattr(struct peer *p, uint16_t tag, uint32_t fid)
 {
-    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tgetattr, .tag = tag, .Tgetattr.fid = fid}),
-             0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tgetattr, .tag = tag, .Tgetattr.fid = fid}), 0);
 }
 
 void peer_lopen(struct peer *p, uint16_t tag, uint32_t fid)
@@ -272,10 +249,7 @@ void peer_lopen(struct peer *p, uint16_t tag, uint32_t fid)
 
 void peer_read(struct peer *p, uint16_t tag, uint32_t fid, uint32_t count)
 {
-    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tread,
-                                           .tag = tag,
-                                           .Tread = {.fid = fid, .count = count}}),
-             0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tread, .tag = tag, .Tread = {.fid = fid, .count = count}}), 0);
 }
 
 void peer_clunk(struct peer *p, uint16_t tag, uint32_t fid)
@@ -285,6 +259,5 @@ void peer_clunk(struct peer *p, uint16_t tag, uint32_t fid)
 
 void peer_flush(struct peer *p, uint16_t tag, uint16_t oldtag)
 {
-    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tflush, .tag = tag, .Tflush.oldtag = oldtag}),
-             0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tflush, .tag = tag, .Tflush.oldtag = oldtag}), 0);
 }

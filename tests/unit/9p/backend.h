@@ -69,17 +69,16 @@ int peer_send_bytes(struct peer *p, const void *bytes, size_t len);
 #define peer_expect(p, type, tag) peer_expect_at(__FILE__, __LINE__, p, type, tag)
 void peer_expect_at(const char *file, int line, struct peer *p, uint8_t type, uint16_t tag);
 /* ... an Rlerror with this code. */
-#define peer_expect_error(p, tag, code)                                                            \
-    do {                                                                                           \
-        peer_expect(p, P9_Rlerror, tag);                                                           \
-        CHECK_EQ((p)->reply.Rlerror.ecode, code);                                                  \
+#define peer_expect_error(p, tag, code)                                                                                                              \
+    do {                                                                                                                                             \
+        peer_expect(p, P9_Rlerror, tag);                                                                                                             \
+        CHECK_EQ((p)->reply.Rlerror.ecode, code);                                                                                                    \
     } while (0)
 /* There is no reply to read. */
 #define peer_expect_silence(p) CHECK_EQ((p)->out_len, 0)
 
 /* Shorthands that send and check that the session took it. */
-void peer_walk(struct peer *p, uint16_t tag, uint32_t fid, uint32_t newfid,
-               const char *name); /* NULL: clone */
+void peer_walk(struct peer *p, uint16_t tag, uint32_t fid, uint32_t newfid, const char *name); /* NULL: clone */
 void peer_getattr(struct peer *p, uint16_t tag, uint32_t fid);
 void peer_lopen(struct peer *p, uint16_t tag, uint32_t fid);
 void peer_read(struct peer *p, uint16_t tag, uint32_t fid, uint32_t count);

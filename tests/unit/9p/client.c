@@ -51,17 +51,17 @@ static void on_wake(void *user)
     w->wakes++;
 }
 
-#define expect_result(res, n, error)                                                               \
-    do {                                                                                           \
-        CHECK_EQ((res)->calls, n);                                                                 \
-        CHECK_EQ((res)->err, error);                                                               \
+#define expect_result(res, n, error)                                                                                                                 \
+    do {                                                                                                                                             \
+        CHECK_EQ((res)->calls, n);                                                                                                                   \
+        CHECK_EQ((res)->err, error);                                                                                                                 \
     } while (0)
 
 /* Takes the next message that the client sent. */
-#define expect_sent(w, kind)                                                                       \
-    do {                                                                                           \
-        CHECK(take_sent(w));                                                                       \
-        CHECK_EQ((w)->t.type, kind);                                                               \
+#define expect_sent(w, kind)                                                                                                                         \
+    do {                                                                                                                                             \
+        CHECK(take_sent(w));                                                                                                                         \
+        CHECK_EQ((w)->t.type, kind);                                                                                                                 \
     } while (0)
 
 static bool take_sent(struct wire *w)
@@ -106,10 +106,7 @@ static struct wire *wire_create(void)
 
 static void negotiate(struct wire *w)
 {
-    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rversion,
-                                        .tag = P9_NOTAG,
-                                        .Rversion = {8192, p9_str_of(P9_VERSION)}}),
-             0);
+    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8192, p9_str_of(P9_VERSION)}}), 0);
 }
 
 static struct wire *wire_connected(void)
@@ -136,8 +133,7 @@ static struct p9_call *call_getattr(struct wire *w, struct result *res)
 
 static struct p9_call *call_read(struct wire *w, uint32_t count, struct result *res)
 {
-    return p9_client_call(w->client, &(struct p9_msg){.type = P9_Tread, .Tread.count = count},
-                          on_result, res);
+    return p9_client_call(w->client, &(struct p9_msg){.type = P9_Tread, .Tread.count = count}, on_result, res);
 }
 
 static void calls_before_a_connection_fail_later(void)
@@ -172,9 +168,7 @@ static void replies_come_in_any_order(void)
         tags[i] = w->t.tag;
     }
     CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rgetattr, .tag = tags[2]}), 0);
-    CHECK_EQ(
-        answer(w, &(struct p9_msg){.type = P9_Rlerror, .tag = tags[0], .Rlerror.ecode = ENOENT}),
-        0);
+    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rlerror, .tag = tags[0], .Rlerror.ecode = ENOENT}), 0);
     CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rgetattr, .tag = tags[1]}), 0);
     expect_result(&res[0], 1, -ENOENT);
     expect_result(&res[1], 1, 0);
@@ -190,10 +184,7 @@ static void odd_error_codes_become_eio(void)
         struct result res = {0};
         call_getattr(w, &res);
         expect_sent(w, P9_Tgetattr);
-        CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rlerror,
-                                            .tag = w->t.tag,
-                                            .Rlerror.ecode = codes[i]}),
-                 0);
+        CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rlerror, .tag = w->t.tag, .Rlerror.ecode = codes[i]}), 0);
         expect_result(&res, 1, -EIO);
     }
     wire_destroy(w);
@@ -228,13 +219,11 @@ static void a_lying_server_breaks_the_connection(void)
     struct p9_msg walk = {.type = P9_Twalk, .Twalk.names = {.n = 1, .v = {p9_str_of("x")}}};
     must_break(read, (struct p9_msg){.type = P9_Rread, .Rread.data = {data, 101}});
     must_break(read, (struct p9_msg){.type = P9_Rreaddir, .Rreaddir.data = {data, 10}});
-    must_break(read, (struct p9_msg){
-                         .type = P9_Rread, .tag = 999, .Rread.data = {data, 1}}); /* unknown tag */
+    must_break(read, (struct p9_msg){.type = P9_Rread, .tag = 999, .Rread.data = {data, 1}}); /* unknown tag */
     must_break(read, (struct p9_msg){.type = P9_Rread, .tag = P9_NOTAG});
     must_break(read, (struct p9_msg){.type = P9_Tread}); /* a request from a server */
     must_break(read, (struct p9_msg){.type = P9_Rflush});
-    must_break(read,
-               (struct p9_msg){.type = P9_Rversion, .Rversion = {8192, p9_str_of(P9_VERSION)}});
+    must_break(read, (struct p9_msg){.type = P9_Rversion, .Rversion = {8192, p9_str_of(P9_VERSION)}});
     must_break(write, (struct p9_msg){.type = P9_Rwrite, .Rwrite.count = 101});
     must_break(walk, (struct p9_msg){.type = P9_Rwalk, .Rwalk.qids.n = 2});
 }
@@ -259,9 +248,7 @@ static void a_bad_rversion_is_refused(void)
 {
     const struct p9_msg bad[] = {
         {.type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8193, p9_str_of(P9_VERSION)}},
-        {.type = P9_Rversion,
-         .tag = P9_NOTAG,
-         .Rversion = {P9_MSIZE_MIN - 1, p9_str_of(P9_VERSION)}},
+        {.type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {P9_MSIZE_MIN - 1, p9_str_of(P9_VERSION)}},
         {.type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8192, p9_str_of("unknown")}},
         {.type = P9_Rlerror, .tag = P9_NOTAG, .Rlerror.ecode = EIO},
     };
@@ -282,16 +269,11 @@ static void messages_larger_than_msize_are_not_sent(void)
     static const uint8_t data[8192];
     struct wire *w = wire_connected();
     struct result res = {0};
-    p9_client_call(w->client,
-                   &(struct p9_msg){.type = P9_Twrite, .Twrite.data = {data, 8192 - P9_IOHDR + 2}},
-                   on_result, &res);
+    p9_client_call(w->client, &(struct p9_msg){.type = P9_Twrite, .Twrite.data = {data, 8192 - P9_IOHDR + 2}}, on_result, &res);
     p9_client_run_pending(w->client);
     expect_result(&res, 1, -EMSGSIZE);
     CHECK_EQ(w->out_len, 0);
-    p9_client_call(
-        w->client,
-        &(struct p9_msg){.type = P9_Twrite, .Twrite.data = {data, p9_client_iounit(w->client)}},
-        on_result, &res);
+    p9_client_call(w->client, &(struct p9_msg){.type = P9_Twrite, .Twrite.data = {data, p9_client_iounit(w->client)}}, on_result, &res);
     expect_sent(w, P9_Twrite);
     wire_destroy(w);
 }
@@ -311,8 +293,7 @@ static void a_cancelled_call_ends_with_rflush(void)
     expect_result(&res, 0, 0);
     CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rflush, .tag = w->t.tag}), 0);
     expect_result(&res, 1, -EINTR);
-    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rread, .tag = tag}),
-             -EPROTO); /* Rflush was the last word */
+    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rread, .tag = tag}), -EPROTO); /* Rflush was the last word */
     wire_destroy(w);
 }
 
@@ -326,12 +307,10 @@ static void a_reply_before_rflush_is_the_result(void)
     p9_call_cancel(call);
     expect_sent(w, P9_Tflush);
     uint16_t flush = w->t.tag;
-    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rread, .tag = tag, .Rread.data = {"abc", 3}}),
-             0);
+    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rread, .tag = tag, .Rread.data = {"abc", 3}}), 0);
     expect_result(&res, 1, 0);
     CHECK_EQ(res.data_len, 3);
-    for (int i = 0; i < 600;
-         i++) { /* past a growth of the tag table: the old tag must not come back yet */
+    for (int i = 0; i < 600; i++) { /* past a growth of the tag table: the old tag must not come back yet */
         call_getattr(w, &next);
         expect_sent(w, P9_Tgetattr);
         CHECK(w->t.tag != tag);
@@ -417,10 +396,8 @@ static void bytes_of_an_old_connection_are_dropped(void)
     expect_sent(w, P9_Tgetattr);
     reply.tag = w->t.tag;
     size_t n = (size_t)p9_encode(&reply, bytes, sizeof bytes);
-    struct p9_msg version = {
-        .type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8192, p9_str_of(P9_VERSION)}};
-    long behind =
-        p9_encode(&version, bytes + n, sizeof bytes - n); /* would be taken for the new one's */
+    struct p9_msg version = {.type = P9_Rversion, .tag = P9_NOTAG, .Rversion = {8192, p9_str_of(P9_VERSION)}};
+    long behind = p9_encode(&version, bytes + n, sizeof bytes - n); /* would be taken for the new one's */
     CHECK(behind > 0);
     CHECK_EQ(p9_client_input(w->client, bytes, n - 5), 0);
     /* Completes a split message, whose buffer is in use while the callback connects. */
@@ -476,8 +453,7 @@ static void clunk_frees_the_number_after_its_reply(void)
     expect_sent(w, P9_Tclunk);
     CHECK_EQ(w->t.Tclunk.fid, fid);
     CHECK(p9_client_fid_alloc(w->client) != fid);
-    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rlerror, .tag = w->t.tag, .Rlerror.ecode = EIO}),
-             0);
+    CHECK_EQ(answer(w, &(struct p9_msg){.type = P9_Rlerror, .tag = w->t.tag, .Rlerror.ecode = EIO}), 0);
     CHECK_EQ(p9_client_fid_alloc(w->client), fid);
     connect_wire(w);
     negotiate(w);
@@ -540,8 +516,7 @@ static void destroy_ends_everything(void)
 static void pump(struct wire *w, struct peer *p, size_t step)
 {
     for (bool moved = true; moved;) {
-        size_t up = w->out_len - w->out_pos < step ? w->out_len - w->out_pos : step,
-               down = p->out_len < step ? p->out_len : step;
+        size_t up = w->out_len - w->out_pos < step ? w->out_len - w->out_pos : step, down = p->out_len < step ? p->out_len : step;
         moved = up || down;
         if (up) {
             CHECK_EQ(peer_send_bytes(p, w->out + w->out_pos, up), 0);
@@ -571,10 +546,8 @@ static void a_pipelined_open_works_at_any_split(void)
         pump(w, p, steps[i]);
         expect_result(&w->ready, 1, 0);
         struct p9_msg m[] = {
-            {.type = P9_Tattach,
-             .Tattach = {.fid = p9_client_fid_alloc(w->client), .afid = P9_NOFID}},
-            {.type = P9_Twalk,
-             .Twalk = {.newfid = p9_client_fid_alloc(w->client), .names = {1, {p9_str_of("f")}}}},
+            {.type = P9_Tattach, .Tattach = {.fid = p9_client_fid_alloc(w->client), .afid = P9_NOFID}},
+            {.type = P9_Twalk, .Twalk = {.newfid = p9_client_fid_alloc(w->client), .names = {1, {p9_str_of("f")}}}},
             {.type = P9_Tgetattr, .Tgetattr.fid = 1},
             {.type = P9_Tlopen, .Tlopen.fid = 1},
             {.type = P9_Tread, .Tread = {.fid = 1, .count = 8000}},
@@ -587,8 +560,7 @@ static void a_pipelined_open_works_at_any_split(void)
             expect_result(&res[k], 1, k == 5 ? -EBADF : 0);
         CHECK_EQ(res[4].data_len, 8000);
         p->backend.defer[P9_Tread] = true; /* cancel against the real thing, both ways it can end */
-        for (p->backend.cancel = CANCEL_NOW; p->backend.cancel <= CANCEL_LATER;
-             p->backend.cancel++) {
+        for (p->backend.cancel = CANCEL_NOW; p->backend.cancel <= CANCEL_LATER; p->backend.cancel++) {
             struct result r = {0};
             struct p9_call *call = p9_client_call(w->client, &m[4], on_result, &r);
             pump(w, p, steps[i]);

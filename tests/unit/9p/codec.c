@@ -103,10 +103,8 @@ static void encoding_needs_room_for_every_byte(void)
 
 static void the_layout_is_the_documented_one(void)
 {
-    static const uint8_t want[] = {23, 0, 0, 0, 110, 0x34, 0x12, 1,   0,   0,   0,  2,
-                                   0,  0, 0, 1, 0,   4,    0,    'n', 'a', 'm', 'e'};
-    struct p9_msg m = {
-        .type = P9_Twalk, .tag = 0x1234, .Twalk = {.fid = 1, .newfid = 2, .names = {.n = 1}}};
+    static const uint8_t want[] = {23, 0, 0, 0, 110, 0x34, 0x12, 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 4, 0, 'n', 'a', 'm', 'e'};
+    struct p9_msg m = {.type = P9_Twalk, .tag = 0x1234, .Twalk = {.fid = 1, .newfid = 2, .names = {.n = 1}}};
     uint8_t buf[64];
     m.Twalk.names.v[0] = p9_str_of("name");
     long n = p9_encode(&m, buf, sizeof buf);
@@ -188,11 +186,7 @@ static void directory_entries_are_packed_whole_or_not_at_all(void)
 {
     uint8_t buf[100];
     size_t pos = 0, packed = 0;
-    struct p9_dirent d = {.qid = {P9_QTDIR, 3, 77},
-                          .offset = 5,
-                          .type = 4,
-                          .name = p9_str_of("entry")},
-                     out;
+    struct p9_dirent d = {.qid = {P9_QTDIR, 3, 77}, .offset = 5, .type = 4, .name = p9_str_of("entry")}, out;
     while (p9_dirent_pack(buf, sizeof buf, &pos, &d) == 0)
         packed++;
     CHECK_EQ(packed, sizeof buf / 29);

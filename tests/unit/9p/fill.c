@@ -5,9 +5,8 @@
 #include <string.h>
 
 /* No NUL in it: any piece is a valid string. */
-static const char bytes[] =
-    "abcdefghijklmnopqrstuvwxyz/..\xc3\xa9\x01\xff 0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    "the quick brown fox jumps over the lazy dog";
+static const char bytes[] = "abcdefghijklmnopqrstuvwxyz/..\xc3\xa9\x01\xff 0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                            "the quick brown fox jumps over the lazy dog";
 
 uint64_t fill_random(uint64_t *seed)
 {
@@ -26,9 +25,7 @@ static struct p9_str some_str(uint64_t *seed)
 
 static struct p9_qid some_qid(uint64_t *seed)
 {
-    return (struct p9_qid){.type = (uint8_t)fill_random(seed),
-                           .version = (uint32_t)fill_random(seed),
-                           .path = fill_random(seed)};
+    return (struct p9_qid){.type = (uint8_t)fill_random(seed), .version = (uint32_t)fill_random(seed), .path = fill_random(seed)};
 }
 
 static struct p9_names some_names(uint64_t *seed)
@@ -68,10 +65,10 @@ bool fill_message(struct p9_msg *m, uint8_t type, uint64_t *seed)
 #define DATA(M, f)  m->M.f = some_data(seed);
 #define NAMES(M, f) m->M.f = some_names(seed);
 #define QIDS(M, f)  m->M.f = some_qids(seed);
-#define P9_MSG(name, number, fields)                                                               \
-    case number: {                                                                                 \
-        fields                                                                                     \
-    }                                                                                              \
+#define P9_MSG(name, number, fields)                                                                                                                 \
+    case number: {                                                                                                                                   \
+        fields                                                                                                                                       \
+    }                                                                                                                                                \
         return true;
 #include "9p/messages.def"
 #undef P9_MSG
@@ -84,8 +81,7 @@ bool fill_message(struct p9_msg *m, uint8_t type, uint64_t *seed)
 #undef DATA
 #undef NAMES
 #undef QIDS
-    default:
-        return false;
+    default: return false;
     }
 }
 
@@ -127,11 +123,11 @@ const char *fill_compare(const struct p9_msg *a, const struct p9_msg *b)
     if (a->tag != b->tag)
         return "tag";
     switch (a->type) {
-#define NUMBER(M, f)                                                                               \
-    if (a->M.f != b->M.f)                                                                          \
+#define NUMBER(M, f)                                                                                                                                 \
+    if (a->M.f != b->M.f)                                                                                                                            \
         return #M "." #f;
-#define COMPOUND(M, f, same)                                                                       \
-    if (!same(&a->M.f, &b->M.f))                                                                   \
+#define COMPOUND(M, f, same)                                                                                                                         \
+    if (!same(&a->M.f, &b->M.f))                                                                                                                     \
         return #M "." #f;
 #define U8(M, f)    NUMBER(M, f)
 #define U16(M, f)   NUMBER(M, f)
@@ -142,13 +138,12 @@ const char *fill_compare(const struct p9_msg *a, const struct p9_msg *b)
 #define DATA(M, f)  COMPOUND(M, f, same_data)
 #define NAMES(M, f) COMPOUND(M, f, same_names)
 #define QIDS(M, f)  COMPOUND(M, f, same_qids)
-#define P9_MSG(name, number, fields)                                                               \
-    case number: {                                                                                 \
-        fields                                                                                     \
-    }                                                                                              \
+#define P9_MSG(name, number, fields)                                                                                                                 \
+    case number: {                                                                                                                                   \
+        fields                                                                                                                                       \
+    }                                                                                                                                                \
         return NULL;
 #include "9p/messages.def"
-    default:
-        return "unknown type";
+    default: return "unknown type";
     }
 }

@@ -42,10 +42,7 @@ static void attach_and_xattrwalk_are_waited_for_too(void)
     struct peer *p = peer_attached(NULL);
     p->backend.defer[P9_Tattach] = p->backend.defer[P9_Txattrwalk] = true;
     CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 1, .Tattach.fid = 1}), 0);
-    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Txattrwalk,
-                                           .tag = 2,
-                                           .Txattrwalk = {.fid = 1, .newfid = 2}}),
-             0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Txattrwalk, .tag = 2, .Txattrwalk = {.fid = 1, .newfid = 2}}), 0);
     peer_read(p, 3, 2, 10);
     CHECK_EQ(p->backend.n_called, 1);
     backend_answer(&p->backend, 0, 0);
@@ -156,8 +153,7 @@ static void a_number_can_be_reused_behind_its_clunk(void)
 static void a_request_on_two_fids_waits_for_both(void)
 {
     struct peer *p = peer_attached(NULL);
-    struct p9_msg rename = {
-        .type = P9_Trename, .tag = 3, .Trename = {.fid = 1, .dfid = 2, .name = p9_str_of("n")}};
+    struct p9_msg rename = {.type = P9_Trename, .tag = 3, .Trename = {.fid = 1, .dfid = 2, .name = p9_str_of("n")}};
     p->backend.defer[P9_Twalk] = true;
     peer_walk(p, 1, 0, 1, "a");
     peer_walk(p, 2, 0, 2, "b");
@@ -310,14 +306,12 @@ static void requests_in_flight_are_bounded(void)
     size_t n = 0;
     p->backend.defer[P9_Tgetattr] = true;
     for (uint16_t tag = 1; tag <= 10; tag++)
-        n += (size_t)p9_encode(&(struct p9_msg){.type = P9_Tgetattr, .tag = tag}, bytes + n,
-                               sizeof bytes - n);
+        n += (size_t)p9_encode(&(struct p9_msg){.type = P9_Tgetattr, .tag = tag}, bytes + n, sizeof bytes - n);
     CHECK_EQ(peer_send_bytes(p, bytes, n), 0);
     CHECK_EQ(p->backend.n_called, 4);
     CHECK(!p9_server_wants_input(p->server));
     CHECK_EQ(p->resumed, 0);
-    for (uint16_t tag = 1; tag <= 10;
-         tag++) { /* each answer takes one more from what was put aside */
+    for (uint16_t tag = 1; tag <= 10; tag++) { /* each answer takes one more from what was put aside */
         backend_answer(&p->backend, 0, 0);
         peer_expect(p, P9_Rgetattr, tag);
         CHECK_EQ(p->backend.n_called, tag + 4 < 10 ? tag + 4 : 10);
@@ -370,8 +364,7 @@ static void garbage_that_was_put_aside_kills_later(void)
     struct peer *p = peer_attached(&config);
     uint8_t bytes[64];
     p->backend.defer[P9_Tgetattr] = true;
-    size_t n =
-        (size_t)p9_encode(&(struct p9_msg){.type = P9_Tgetattr, .tag = 1}, bytes, sizeof bytes);
+    size_t n = (size_t)p9_encode(&(struct p9_msg){.type = P9_Tgetattr, .tag = 1}, bytes, sizeof bytes);
     memset(bytes + n, 0, 4);
     CHECK_EQ(peer_send_bytes(p, bytes, n + 4), 0);
     backend_answer(&p->backend, 0, 0);
@@ -401,12 +394,10 @@ static void forgotten_requests_still_count(void)
 {
     struct p9_server_config config = {.max_requests = 3};
     struct peer *p = peer_attached(&config);
-    struct p9_msg version = {
-        .type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {65536, p9_str_of(P9_VERSION)}};
+    struct p9_msg version = {.type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {65536, p9_str_of(P9_VERSION)}};
     p->backend.defer[P9_Tattach] = true;
     p->backend.cancel = CANCEL_LATER;
-    for (int i = 0; i < 5;
-         i++) { /* a client cannot pile up orphans by starting anew again and again */
+    for (int i = 0; i < 5; i++) { /* a client cannot pile up orphans by starting anew again and again */
         CHECK_EQ(peer_send(p, &version), 0);
         CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 1}), 0);
     }

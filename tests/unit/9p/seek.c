@@ -60,7 +60,6 @@ static void values(void)
 
 int main(int argc, char **argv)
 {
-    static const struct check_test tests[] = {TEST(what_is_made_is_understood),
-                                              TEST(other_names_are_not), TEST(values)};
+    static const struct check_test tests[] = {TEST(what_is_made_is_understood), TEST(other_names_are_not), TEST(values)};
     return check_run(tests, sizeof tests / sizeof *tests, argc, argv);
 }

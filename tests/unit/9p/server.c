@@ -7,8 +7,7 @@
 
 static int send_version(struct peer *p, uint32_t msize, const char *version)
 {
-    struct p9_msg m = {
-        .type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {msize, p9_str_of(version)}};
+    struct p9_msg m = {.type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {msize, p9_str_of(version)}};
     return peer_send(p, &m);
 }
 
@@ -84,10 +83,9 @@ static void a_tag_in_use_kills_the_session(void)
 
 static void any_split_of_the_input_works(void)
 {
-    struct p9_msg m[3] = {
-        {.type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {65536, p9_str_of(P9_VERSION)}},
-        {.type = P9_Tattach, .tag = 1, .Tattach = {.fid = 0, .uname = p9_str_of("someone")}},
-        {.type = P9_Twrite, .tag = 2, .Twrite = {.fid = 0}}};
+    struct p9_msg m[3] = {{.type = P9_Tversion, .tag = P9_NOTAG, .Tversion = {65536, p9_str_of(P9_VERSION)}},
+                          {.type = P9_Tattach, .tag = 1, .Tattach = {.fid = 0, .uname = p9_str_of("someone")}},
+                          {.type = P9_Twrite, .tag = 2, .Twrite = {.fid = 0}}};
     static const uint8_t payload[3000];
     uint8_t bytes[4096];
     size_t n = 0;
@@ -264,8 +262,7 @@ static void clunk_needs_no_handler_and_remove_frees_the_fid_anyway(void)
             peer_clunk(p, 2, 7);
             peer_expect(p, P9_Rclunk, 2);
         } else {
-            CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tremove, .tag = 2, .Tremove.fid = 7}),
-                     0);
+            CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tremove, .tag = 2, .Tremove.fid = 7}), 0);
             peer_expect_error(p, 2, EOPNOTSUPP);
         }
         CHECK_EQ(p9_server_fids(p->server), 0);
@@ -280,8 +277,7 @@ static void a_fid_number_cannot_be_taken_twice(void)
     struct peer *p = peer_attached(NULL);
     CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 1, .Tattach.fid = 0}), 0);
     peer_expect_error(p, 1, EBADF);
-    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 1, .Tattach.fid = P9_NOFID}),
-             0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 1, .Tattach.fid = P9_NOFID}), 0);
     peer_expect_error(p, 1, EBADF);
     peer_walk(p, 1, 0, 1, "x");
     peer_expect(p, P9_Rwalk, 1);
@@ -309,8 +305,7 @@ static void a_failed_attach_leaves_nothing(void)
 static void a_short_walk_makes_no_fid(void)
 {
     struct peer *p = peer_attached(NULL);
-    struct p9_msg walk = {
-        .type = P9_Twalk, .tag = 1, .Twalk = {.fid = 0, .newfid = 5, .names.n = 3}};
+    struct p9_msg walk = {.type = P9_Twalk, .tag = 1, .Twalk = {.fid = 0, .newfid = 5, .names.n = 3}};
     for (int i = 0; i < 3; i++)
         walk.Twalk.names.v[i] = p9_str_of("d");
     p->backend.walk_stops_at = 2;
@@ -402,8 +397,7 @@ static void bad_names_are_refused_before_the_handler(void)
     static const struct {
         const char *name;
         int code;
-    } names[] = {{"", EINVAL},    {".", EINVAL}, {"..", EINVAL},
-                 {"a/b", EINVAL}, {"/", EINVAL}, {too_long, ENAMETOOLONG}};
+    } names[] = {{"", EINVAL}, {".", EINVAL}, {"..", EINVAL}, {"a/b", EINVAL}, {"/", EINVAL}, {too_long, ENAMETOOLONG}};
     struct peer *p = peer_attached(NULL);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         struct p9_str bad = p9_str_of(names[i].name), good = p9_str_of("good");
@@ -425,14 +419,9 @@ static void bad_names_are_refused_before_the_handler(void)
         }
     }
     CHECK_EQ(p->backend.n_called, 0);
-    CHECK_EQ(
-        peer_send(p,
-                  &(struct p9_msg){.type = P9_Tmkdir, .tag = 1, .Tmkdir.name = p9_str_of(longest)}),
-        0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tmkdir, .tag = 1, .Tmkdir.name = p9_str_of(longest)}), 0);
     peer_expect(p, P9_Rmkdir, 1);
-    CHECK_EQ(peer_send(
-                 p, &(struct p9_msg){.type = P9_Tmkdir, .tag = 1, .Tmkdir.name = p9_str_of("...")}),
-             0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tmkdir, .tag = 1, .Tmkdir.name = p9_str_of("...")}), 0);
     peer_expect(p, P9_Rmkdir, 1);
     peer_destroy(p);
 }
@@ -443,10 +432,7 @@ static void counts_are_cut_to_msize(void)
     peer_read(p, 1, 0, UINT32_MAX);
     peer_expect(p, P9_Rread, 1);
     CHECK_EQ(p->backend.last_count, 65536 - P9_IOHDR);
-    CHECK_EQ(
-        peer_send(
-            p, &(struct p9_msg){.type = P9_Treaddir, .tag = 1, .Treaddir.count = UINT32_MAX - 4}),
-        0);
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Treaddir, .tag = 1, .Treaddir.count = UINT32_MAX - 4}), 0);
     peer_expect(p, P9_Rreaddir, 1);
     CHECK_EQ(p->backend.last_count, 65536 - P9_IOHDR);
     peer_destroy(p);
@@ -476,8 +462,7 @@ static void long_names_answer_emsgsize(struct p9_request *r)
 
 static void a_reply_larger_than_msize_becomes_an_error(void)
 {
-    static const struct p9_backend table = {
-        .on = {[P9_Tattach] = attach_holder, [P9_Treadlink] = long_names_answer_emsgsize}};
+    static const struct p9_backend table = {.on = {[P9_Tattach] = attach_holder, [P9_Treadlink] = long_names_answer_emsgsize}};
     struct peer *p = peer_create(NULL, &table);
     send_version(p, 4096, P9_VERSION);
     peer_expect(p, P9_Rversion, P9_NOTAG);
@@ -506,8 +491,7 @@ static void version_again_starts_anew(void)
     CHECK_EQ(p->backend.cancels, 3); /* the flushed one only once */
     CHECK_EQ(p9_server_fids(p->server), 0);
     CHECK_EQ(p9_server_requests(p->server), 3);
-    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 2, .Tattach.fid = 1}),
-             0); /* tag, fid: free */
+    CHECK_EQ(peer_send(p, &(struct p9_msg){.type = P9_Tattach, .tag = 2, .Tattach.fid = 1}), 0); /* tag, fid: free */
     peer_expect(p, P9_Rattach, 2);
     CHECK_EQ(p->backend.live, 3);
     while (p->backend.n_waiting)
@@ -548,8 +532,7 @@ static void a_handler_may_destroy_the_session(void)
     size_t n = 0;
     p->backend.destroy_in_handler = p->server;
     for (uint16_t tag = 1; tag < 4; tag++)
-        n += (size_t)p9_encode(&(struct p9_msg){.type = P9_Tgetattr, .tag = tag}, bytes + n,
-                               sizeof bytes - n);
+        n += (size_t)p9_encode(&(struct p9_msg){.type = P9_Tgetattr, .tag = tag}, bytes + n, sizeof bytes - n);
     CHECK_EQ(peer_send_bytes(p, bytes, n), 0);
     p->server = NULL;
     CHECK_EQ(p->backend.n_called, 1);

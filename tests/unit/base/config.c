@@ -62,10 +62,9 @@ static void what_is_newer_than_the_file_lies_beside_what_it_names(void)
 
 static void values_comments_and_blanks_are_read(void)
 {
-    struct loaded l =
-        load("# a comment\n\n  pool =  /data/space pool \nmemory=1G\n\tvcpus\t= 4\ntemplate = "
-             "tiny\naccel = tcg\nnode = a.b-c\n"
-             "libvirt = qemu:///session\nreserve_percent = 0"); /* no newline at the end */
+    struct loaded l = load("# a comment\n\n  pool =  /data/space pool \nmemory=1G\n\tvcpus\t= 4\ntemplate = "
+                           "tiny\naccel = tcg\nnode = a.b-c\n"
+                           "libvirt = qemu:///session\nreserve_percent = 0"); /* no newline at the end */
     CHECK_EQ(l.rc, 0);
     CHECK_STR(l.config.pool, "/data/space pool");
     CHECK_EQ(l.config.memory, 1ll << 30);
@@ -102,8 +101,7 @@ static void bad_lines_are_refused(void)
         {"node = \xc3\xa9\n", -EINVAL},
         {"uid_base = 0\n", -ERANGE},
         {"uid_base = 2147483647\nuid_count = 2\n", -ERANGE},
-        {"run = /0123456789012345678901234567890123456789012345678901234567890123\n",
-         -ENAMETOOLONG},
+        {"run = /0123456789012345678901234567890123456789012345678901234567890123\n", -ENAMETOOLONG},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct loaded l = load(bad[i].text);
@@ -141,12 +139,9 @@ static void a_missing_file_is_an_error(void)
 }
 
 static const struct check_test tests[] = {
-    TEST(an_empty_file_gives_the_defaults),
-    TEST(what_is_newer_than_the_file_lies_beside_what_it_names),
-    TEST(values_comments_and_blanks_are_read),
-    TEST(bad_lines_are_refused),
-    TEST(the_sentence_names_the_line),
-    TEST(an_overlong_line_is_refused),
+    TEST(an_empty_file_gives_the_defaults),    TEST(what_is_newer_than_the_file_lies_beside_what_it_names),
+    TEST(values_comments_and_blanks_are_read), TEST(bad_lines_are_refused),
+    TEST(the_sentence_names_the_line),         TEST(an_overlong_line_is_refused),
     TEST(a_missing_file_is_an_error),
 };
 

@@ -53,8 +53,7 @@ static void ids_are_twelve_lower_case_digits(void)
 
 static void sizes_read_back_what_they_print(void)
 {
-    static const char *const sizes[] = {"0",  "1",     "1023", "1K",  "128M",
-                                        "3G", "1025M", "7T",   "4097"};
+    static const char *const sizes[] = {"0", "1", "1023", "1K", "128M", "3G", "1025M", "7T", "4097"};
     uint64_t v = 0;
     char text[24];
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

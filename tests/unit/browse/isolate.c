@@ -32,11 +32,11 @@ static int end_of(void (*act)(void))
     return status;
 }
 
-#define KILLED(act)                                                                                \
-    do {                                                                                           \
-        int status = end_of(act);                                                                  \
-        fprintf(stderr, "  %s: %s\n", #act, WIFSIGNALED(status) ? "killed" : "went on");           \
-        CHECK_EQ(WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status), SIGSYS);           \
+#define KILLED(act)                                                                                                                                  \
+    do {                                                                                                                                             \
+        int status = end_of(act);                                                                                                                    \
+        fprintf(stderr, "  %s: %s\n", #act, WIFSIGNALED(status) ? "killed" : "went on");                                                             \
+        CHECK_EQ(WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status), SIGSYS);                                                             \
     } while (0)
 
 static void need(int holds)

@@ -72,7 +72,8 @@ static int same_key(const struct ca *a, const struct ca *b)
 static void the_same_secret_tenant_and_epoch_give_the_same_ca(void)
 {
     uint8_t other[CA_SECRET_BYTES] = "another secret of that many byte";
-    struct ca *a = make(secret, 1000, 7), *b = make(secret, 1000, 7), *c = make(secret, 1001, 7), *d = make(secret, 1000, 8), *e = make(other, 1000, 7);
+    struct ca *a = make(secret, 1000, 7), *b = make(secret, 1000, 7), *c = make(secret, 1001, 7), *d = make(secret, 1000, 8),
+              *e = make(other, 1000, 7);
     CHECK(same_key(a, b));
     CHECK(!same_key(a, c) && !same_key(a, d) && !same_key(a, e));
     X509 *leaf = issue(a, "api.test", 7ll * CA_EPOCH_SEC + 5);
@@ -117,7 +118,8 @@ static void a_certificate_is_good_until_it_is_renewed_and_an_epochs_end_leaves_t
 
 int main(int argc, char **argv)
 {
-    static const struct check_test tests[] = {TEST(the_same_secret_tenant_and_epoch_give_the_same_ca), TEST(a_certificate_is_for_its_name_alone_however_long),
+    static const struct check_test tests[] = {TEST(the_same_secret_tenant_and_epoch_give_the_same_ca),
+                                              TEST(a_certificate_is_for_its_name_alone_however_long),
                                               TEST(a_certificate_is_good_until_it_is_renewed_and_an_epochs_end_leaves_time)};
     return check_run(tests, sizeof tests / sizeof *tests, argc, argv);
 }

@@ -44,10 +44,10 @@ static const char *ask(const char *host, uint16_t port)
     return got;
 }
 
-#define ASKED(host, port, want)                                                                    \
-    do {                                                                                           \
-        ask(host, port);                                                                           \
-        CHECK_STR(got, want);                                                                      \
+#define ASKED(host, port, want)                                                                                                                      \
+    do {                                                                                                                                             \
+        ask(host, port);                                                                                                                             \
+        CHECK_STR(got, want);                                                                                                                        \
     } while (0)
 
 struct boxed {
@@ -64,7 +64,8 @@ static void put(void *user, const struct backend_result *r)
 
 static struct credential *add(enum credd_scope_kind kind, const char *name, const char *hosts, const char *method, const char *value)
 {
-    struct credd_record rec = {.scope = {.kind = kind, .tenant = kind == CREDD_PLATFORM ? 0 : OWNER, .sandbox = kind == CREDD_SANDBOX ? SANDBOX : 0}, .maker = OWNER};
+    struct credd_record rec = {.scope = {.kind = kind, .tenant = kind == CREDD_PLATFORM ? 0 : OWNER, .sandbox = kind == CREDD_SANDBOX ? SANDBOX : 0},
+                               .maker = OWNER};
     struct boxed b = {0};
     struct backend *back = finder_backend(credd.finder);
     snprintf(rec.name, sizeof rec.name, "%s", name);
@@ -357,9 +358,17 @@ static void remove_all(void)
     CHECK_EQ(system(command), 0);
 }
 
-static const struct check_test tests[] = {TEST(open_all), TEST(each_method_has_its_form), TEST(hosts_and_ports_are_matched), TEST(the_closest_decides_alone),
-                                          TEST(limits_hold_and_come_back), TEST(who_is_not_known_gets_nothing), TEST(what_cannot_be_logged_is_refused),
-                                          TEST(every_line_is_in_the_chain), TEST(a_long_log_goes_on_in_another_file),
-                                          TEST(a_tenant_fills_only_its_share), TEST(old_lines_go_when_they_should), TEST(remove_all)};
+static const struct check_test tests[] = {TEST(open_all),
+                                          TEST(each_method_has_its_form),
+                                          TEST(hosts_and_ports_are_matched),
+                                          TEST(the_closest_decides_alone),
+                                          TEST(limits_hold_and_come_back),
+                                          TEST(who_is_not_known_gets_nothing),
+                                          TEST(what_cannot_be_logged_is_refused),
+                                          TEST(every_line_is_in_the_chain),
+                                          TEST(a_long_log_goes_on_in_another_file),
+                                          TEST(a_tenant_fills_only_its_share),
+                                          TEST(old_lines_go_when_they_should),
+                                          TEST(remove_all)};
 
 CHECK_MAIN(tests)

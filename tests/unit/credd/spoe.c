@@ -101,11 +101,8 @@ static void what_has_no_room_is_never_half_there(void)
 
 int main(int argc, char **argv)
 {
-    static const struct check_test tests[] = {TEST(a_hello_says_version_and_size),
-                                              TEST(a_request_says_whose_it_is),
-                                              TEST(what_is_cut_or_longer_is_no_request),
-                                              TEST(pieces_other_messages_and_wild_numbers_are_refused),
-                                              TEST(an_answer_is_what_haproxy_reads),
-                                              TEST(what_has_no_room_is_never_half_there)};
+    static const struct check_test tests[] = {TEST(a_hello_says_version_and_size),       TEST(a_request_says_whose_it_is),
+                                              TEST(what_is_cut_or_longer_is_no_request), TEST(pieces_other_messages_and_wild_numbers_are_refused),
+                                              TEST(an_answer_is_what_haproxy_reads),     TEST(what_has_no_room_is_never_half_there)};
     return check_run(tests, sizeof tests / sizeof *tests, argc, argv);
 }

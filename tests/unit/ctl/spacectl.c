@@ -18,8 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void check_number(const char *file, int line, const char *what, long long want,
-                         long long got)
+static void check_number(const char *file, int line, const char *what, long long want, long long got)
 {
     if (want == got)
         return;
@@ -27,13 +26,11 @@ static void check_number(const char *file, int line, const char *what, long long
     exit(1);
 }
 
-static void check_text(const char *file, int line, const char *what, const char *want,
-                       const char *got)
+static void check_text(const char *file, int line, const char *what, const char *want, const char *got)
 {
     if (want == got || (want && got && !strcmp(want, got)))
         return;
-    fprintf(stderr, "%s:%d: %s: want [%s], got [%s]\n", file, line, what, want ? want : "(null)",
-            got ? got : "(null)");
+    fprintf(stderr, "%s:%d: %s: want [%s], got [%s]\n", file, line, what, want ? want : "(null)", got ? got : "(null)");
     exit(1);
 }
 
@@ -107,8 +104,7 @@ static void options_refuse_mistakes(void)
     EQ(-EINVAL, parse(0, flag_value, &a, &e));
 }
 
-static const struct column columns[] = {
-    {"name", COLUMN_TEXT, NULL}, {"n", COLUMN_NUMBER, NULL}, {"s", COLUMN_SIZE, NULL}, {NULL, COLUMN_TEXT, NULL}};
+static const struct column columns[] = {{"name", COLUMN_TEXT, NULL}, {"n", COLUMN_NUMBER, NULL}, {"s", COLUMN_SIZE, NULL}, {NULL, COLUMN_TEXT, NULL}};
 
 static void table_text(bool json, char out[512])
 {
@@ -145,8 +141,7 @@ static void job_ends_are_read_exactly(void)
     EQ(JOB_SIGNALED, end.kind);
     EQ(0, job_end_parse("lost", &end));
     EQ(JOB_LOST, end.kind);
-    static const char *const wrong[] = {"",        "exit",   "exit -1", "exit 256",
-                                        "exit 3x", "signal", "gone"};
+    static const char *const wrong[] = {"", "exit", "exit -1", "exit 256", "exit 3x", "signal", "gone"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         EQ(-EPROTO, job_end_parse(wrong[i], &end));
 }
@@ -161,15 +156,11 @@ static int judge(const char *text, char line[256], char **name)
 static void tar_listings_are_judged(void)
 {
     char line[256], *name = NULL;
-    EQ(TARBALL_MEMBER,
-       judge("block 1: -rw-r--r-- 0/0               0 2026-11-29 16:11:57 ./a\\nb\\\\ \\377", line,
-             &name));
+    EQ(TARBALL_MEMBER, judge("block 1: -rw-r--r-- 0/0               0 2026-11-29 16:11:57 ./a\\nb\\\\ \\377", line, &name));
     TEXT("./a\nb\\ \xff", name);
-    EQ(TARBALL_MEMBER,
-       judge("block 6: lrwxrwxrwx 0/0 0 2026-11-29 16:11:57 ./l -> ../../etc", line, &name));
+    EQ(TARBALL_MEMBER, judge("block 6: lrwxrwxrwx 0/0 0 2026-11-29 16:11:57 ./l -> ../../etc", line, &name));
     TEXT("./l", name);
-    EQ(TARBALL_DEVICE,
-       judge("block 9: crw-r--r-- 0/0             1,3 2026-11-29 16:11:57 dev/null", line, &name));
+    EQ(TARBALL_DEVICE, judge("block 9: crw-r--r-- 0/0             1,3 2026-11-29 16:11:57 dev/null", line, &name));
     TEXT("dev/null", name);
     EQ(-EINVAL, judge("block 1: -rw-r--r-- 0/0 0 2026-11-29 16:11:57 /etc/passwd", line, &name));
     EQ(-EINVAL, judge("block 1: -rw-r--r-- 0/0 0 2026-11-29 16:11:57 a/../../x", line, &name));
@@ -186,9 +177,7 @@ static void tar_listings_are_judged(void)
 static void error_lines_match_their_failure_only(void)
 {
     char text[256];
-    snprintf(
-        text, sizeof text,
-        "t sandboxes/a EEXIST old\n2026-01-01T00:00:00Z /sandboxes/b/state EINVAL it is stopped\n");
+    snprintf(text, sizeof text, "t sandboxes/a EEXIST old\n2026-01-01T00:00:00Z /sandboxes/b/state EINVAL it is stopped\n");
     TEXT("it is stopped", tree_error_sentence(text, EINVAL, "sandboxes/b/state"));
     snprintf(text, sizeof text, "2026-01-01T00:00:00Z sandboxes/b/state EINVAL it is stopped\n");
     TEXT(NULL, tree_error_sentence(text, EBUSY, "sandboxes/b/state"));
@@ -215,8 +204,7 @@ static void escape_is_found_on_a_fresh_line_only(void)
         const char *in, *out;
         bool end;
     } cases[] = {
-        {"ls\r~.", "ls\r", true}, {"~.", "", true},    {"a~.", "a~.", false},
-        {"~~x\r", "~x\r", false}, {"~x", "~x", false},
+        {"ls\r~.", "ls\r", true}, {"~.", "", true}, {"a~.", "a~.", false}, {"~~x\r", "~x\r", false}, {"~x", "~x", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct escape whole = {.fresh_line = true}, bytes = {.fresh_line = true};
@@ -243,8 +231,7 @@ static void holes_are_kept(const char *dir)
     struct err e = {0};
     snprintf(from, sizeof from, "%s/sparse", dir);
     snprintf(to, sizeof to, "%s/copy", dir);
-    int in = open(from, O_RDWR | O_CREAT | O_TRUNC, 0600),
-        out = open(to, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    int in = open(from, O_RDWR | O_CREAT | O_TRUNC, 0600), out = open(to, O_RDWR | O_CREAT | O_TRUNC, 0600);
     EQ(3, pwrite(in, "abc", 3, 5 << 20));
     EQ(0, ftruncate(in, 64 << 20));
     EQ(0, copy_data(in, out, from, &e));
@@ -279,11 +266,10 @@ static void trees_are_copied_without_following(const char *dir)
     EQ(1, report.failed);
     close(from);
     close(to);
-    snprintf(
-        cmd, sizeof cmd,
-        "cd %s && [ ! -e outside/x ] && [ ! -e b/fifo ] && [ \"$(stat -c %%a b/file)\" = 751 ] && "
-        "[ \"$(readlink b/link)\" = /etc/passwd ]",
-        dir);
+    snprintf(cmd, sizeof cmd,
+             "cd %s && [ ! -e outside/x ] && [ ! -e b/fifo ] && [ \"$(stat -c %%a b/file)\" = 751 ] && "
+             "[ \"$(readlink b/link)\" = /etc/passwd ]",
+             dir);
     EQ(0, system(cmd));
 }
 

@@ -216,7 +216,7 @@ static void what_was_there_before_nodes_is_the_first_ones(void)
 }
 
 static const struct check_test tests[] = {
-    TEST(a_node_is_told_what_others_did),      TEST(a_transaction_that_failed_tells_nothing), TEST(a_row_is_changed_by_its_owner_alone),
+    TEST(a_node_is_told_what_others_did),     TEST(a_transaction_that_failed_tells_nothing), TEST(a_row_is_changed_by_its_owner_alone),
     TEST(of_two_that_want_a_row_one_gets_it), TEST(who_was_away_for_too_long_hears_so),      TEST(what_was_there_before_nodes_is_the_first_ones),
 };
 CHECK_MAIN(tests)

@@ -42,10 +42,23 @@ static void a_tier_stores_what_it_wants(void)
 
 static void malformed_policies_are_refused(void)
 {
-    static const char *const bad[] = {"", "\n", "disk", "disk every 5m", "disk every 5m for", "disk every 0 for 1h", "disk every 1h for 5m", "disks every 5m for 1h",
-                                      "disk every 5m for 1h now", "disk every 5m for 1h to object", "disk every 5m for 1h to object store now", "disk every -5m for 1h", "full every 5x for 1h", "none, disk every 5m for 1h",
-                                      "disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for "
-                                      "1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h"};
+    static const char *const bad[] = {
+        "",
+        "\n",
+        "disk",
+        "disk every 5m",
+        "disk every 5m for",
+        "disk every 0 for 1h",
+        "disk every 1h for 5m",
+        "disks every 5m for 1h",
+        "disk every 5m for 1h now",
+        "disk every 5m for 1h to object",
+        "disk every 5m for 1h to object store now",
+        "disk every -5m for 1h",
+        "full every 5x for 1h",
+        "none, disk every 5m for 1h",
+        "disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for "
+        "1h,disk every 5m for 1h,disk every 5m for 1h,disk every 5m for 1h"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct keep_policy p;
         struct err e = {0};
@@ -62,8 +75,8 @@ static void one_is_due_a_period(void)
     CHECK_EQ(keep_due(&p, 0, 1009, 1000, 1000), KEEP_NOTHING);
     CHECK_EQ(keep_due(&p, 0, 1010, 1000, 1000), KEEP_DISK);
     CHECK_EQ(keep_due(&p, 0, 1019, 1010, 1000), KEEP_NOTHING);
-    CHECK_EQ(keep_due(&p, 0, 1020, 1010, 1000), KEEP_FULL); /* a new minute begins */
-    CHECK_EQ(keep_due(&p, 0, 90000, 1020, 1020), KEEP_FULL); /* one, after a day of downtime */
+    CHECK_EQ(keep_due(&p, 0, 1020, 1010, 1000), KEEP_FULL);   /* a new minute begins */
+    CHECK_EQ(keep_due(&p, 0, 90000, 1020, 1020), KEEP_FULL);  /* one, after a day of downtime */
     CHECK_EQ(keep_due(&p, 0, 500, 1020, 1020), KEEP_NOTHING); /* a clock that went back causes nothing */
 }
 
@@ -141,8 +154,13 @@ static void lines_of_a_policy_are_written_as_they_are_read(void)
     }
 }
 
-static const struct check_test tests[] = {TEST(a_tier_stores_what_it_wants), TEST(policies_parse),          TEST(malformed_policies_are_refused), TEST(one_is_due_a_period),
-                                          TEST(phases_spread_the_ticks), TEST(retention_decays),               TEST(expiry_is_that_of_the_longest_tier),
+static const struct check_test tests[] = {TEST(a_tier_stores_what_it_wants),
+                                          TEST(policies_parse),
+                                          TEST(malformed_policies_are_refused),
+                                          TEST(one_is_due_a_period),
+                                          TEST(phases_spread_the_ticks),
+                                          TEST(retention_decays),
+                                          TEST(expiry_is_that_of_the_longest_tier),
                                           TEST(lines_of_a_policy_are_written_as_they_are_read)};
 
 CHECK_MAIN(tests)

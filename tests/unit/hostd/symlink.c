@@ -80,8 +80,11 @@ static void too_long_ones_are_refused(void)
     CHECK(!symlink_rewrite(many, sizeof many, 0, out, sizeof out));
 }
 
-static const struct check_test tests[] = { 
-    TEST(safe_targets_are_untouched), TEST(absolute_targets_start_at_the_root_of_the_sandbox), TEST(ups_are_bounded_by_the_depth), 
-    TEST(ups_behind_a_name_are_cut_lexically), TEST(no_target_leaves), TEST(too_long_ones_are_refused)};
+static const struct check_test tests[] = {TEST(safe_targets_are_untouched),
+                                          TEST(absolute_targets_start_at_the_root_of_the_sandbox),
+                                          TEST(ups_are_bounded_by_the_depth),
+                                          TEST(ups_behind_a_name_are_cut_lexically),
+                                          TEST(no_target_leaves),
+                                          TEST(too_long_ones_are_refused)};
 
 CHECK_MAIN(tests)

@@ -98,8 +98,8 @@ static void some_calls_denied(void)
 
 static void most_calls_denied(void)
 {
-    static const int allowed[] = {SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(exit_group), SCMP_SYS(getpid), SCMP_SYS(fstat), SCMP_SYS(newfstatat),
-                                  SCMP_SYS(sigaltstack), SCMP_SYS(munmap) /* a sanitizer's, at the end */};
+    static const int allowed[] = {SCMP_SYS(write), SCMP_SYS(writev),     SCMP_SYS(exit_group),  SCMP_SYS(getpid),
+                                  SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(sigaltstack), SCMP_SYS(munmap) /* a sanitizer's, at the end */};
     char path[] = "/bin/true";
     char *argv[] = {path, NULL};
     struct err e = {0};

@@ -92,8 +92,8 @@ static void teardown(struct fixture *f)
     CHECK_EQ(uv_loop_close(&f->loop), 0);
 }
 
-#define run_until(f, cond)                                                                         \
-    while (!(cond))                                                                                \
+#define run_until(f, cond)                                                                                                                           \
+    while (!(cond))                                                                                                                                  \
     uv_run(&(f)->loop, UV_RUN_ONCE)
 
 static void send_pattern(struct end *e, unsigned char *next, size_t len)
@@ -112,8 +112,7 @@ static void bytes_arrive_in_order_whatever_the_kernel_takes(void)
     unsigned char next = 0;
     size_t total = 0;
     setup(&f);
-    for (int i = 0; i < 40;
-         i++) { /* more than a socket buffer: some goes out at once, the rest queues */
+    for (int i = 0; i < 40; i++) { /* more than a socket buffer: some goes out at once, the rest queues */
         size_t len = i % 3 ? 10 : 300000;
         send_pattern(&f.a, &next, len);
         total += len;
@@ -256,28 +255,22 @@ static void on_reply(void *user, int err, const struct p9_msg *r)
 
 static void a_9p_session_runs_over_streams(void)
 {
-    static const struct p9_backend backend = {
-        .on = {[P9_Tattach] = succeed, [P9_Tread] = serve_read}};
+    static const struct p9_backend backend = {.on = {[P9_Tattach] = succeed, [P9_Tread] = serve_read}};
     static const struct stream_ops client_ops = {.input = client_input, .closed = on_closed};
-    static const struct stream_ops server_ops = {
-        .input = server_input, .sent = server_sent, .closed = on_closed};
+    static const struct stream_ops server_ops = {.input = server_input, .sent = server_sent, .closed = on_closed};
     static struct nine n;
     setup(&n.f);
     stream_close(n.f.a.stream);
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, n.f.fds), 0);
     n.f.a.stream = stream_open(&n.f.loop, n.f.fds[0], &client_ops, &n);
     n.f.b.stream = n.server_stream = stream_open(&n.f.loop, n.f.fds[1], &server_ops, &n);
-    n.server = p9_server_create(&backend, &(struct p9_transport){n.server_stream, stream_send},
-                                NULL, NULL);
+    n.server = p9_server_create(&backend, &(struct p9_transport){n.server_stream, stream_send}, NULL, NULL);
     n.client = p9_client_create();
-    p9_client_connect(n.client, &(struct p9_transport){n.f.a.stream, stream_send}, 1 << 20,
-                      on_reply, &n);
+    p9_client_connect(n.client, &(struct p9_transport){n.f.a.stream, stream_send}, 1 << 20, on_reply, &n);
     run_until(&n.f, n.replies == 1);
     p9_client_call(n.client, &(struct p9_msg){.type = P9_Tattach, .Tattach.fid = 0}, on_reply, &n);
-    for (int i = 0; i < 64;
-         i++) /* 64 MiB of replies asked for at once: more than the session queues */
-        p9_client_call(n.client, &(struct p9_msg){.type = P9_Tread, .Tread = {0, 0, 1 << 20}},
-                       on_reply, &n);
+    for (int i = 0; i < 64; i++) /* 64 MiB of replies asked for at once: more than the session queues */
+        p9_client_call(n.client, &(struct p9_msg){.type = P9_Tread, .Tread = {0, 0, 1 << 20}}, on_reply, &n);
     run_until(&n.f, n.replies == 66);
     CHECK_EQ(n.bytes, 64ull * ((1 << 20) - P9_IOHDR));
     n.server_stream = NULL;

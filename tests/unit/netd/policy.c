@@ -25,8 +25,7 @@ static uint32_t ip(const char *text)
     return a;
 }
 
-static struct decision decide(const char *text, const char *above, const char *name,
-                              const char *address, uint16_t port)
+static struct decision decide(const char *text, const char *above, const char *name, const char *address, uint16_t port)
 {
     struct policy *p = parse(text), *a = above ? parse(above) : NULL;
     const struct policy_above list = {a ? 1 : 0, {a}};
@@ -39,8 +38,7 @@ static struct decision decide(const char *text, const char *above, const char *n
 }
 
 /* What is decided on a sandbox that belongs to what `belongs` says, as a sentence; or the error. */
-static const char *judge(const char *file, const char *belongs, const char *own, const char *name,
-                         uint16_t port)
+static const char *judge(const char *file, const char *belongs, const char *own, const char *name, uint16_t port)
 {
     static char out[600];
     struct levels *l = NULL;
@@ -146,64 +144,47 @@ static const char file[] = "deny tcp *.evil.net:*\n"
 
 static void a_level_above_denies_and_says_which(void)
 {
-    const char *all = "allow tcp *:*\n",
-               *alice = "tenant alice\ntenant 1001\nlabel admin.tier=Free\n";
-    CHECK_STR(judge(file, alice, all, "x.evil.net", 1),
-              "denied: the platform denies it (line 1 of the platform: deny tcp *.evil.net:*)");
-    CHECK_STR(
-        judge(file, alice, all, "one.mirror.org", 80),
-        "denied: tenant alice denies it (line 5 of tenant alice: deny tcp one.mirror.org:80)");
-    CHECK_STR(judge(file, alice, all, "x.video.org", 1),
-              "denied: label admin.tier=Free denies it (line 9 of label admin.tier=Free: deny tcp "
-              "*.video.org:*)");
+    const char *all = "allow tcp *:*\n", *alice = "tenant alice\ntenant 1001\nlabel admin.tier=Free\n";
+    CHECK_STR(judge(file, alice, all, "x.evil.net", 1), "denied: the platform denies it (line 1 of the platform: deny tcp *.evil.net:*)");
+    CHECK_STR(judge(file, alice, all, "one.mirror.org", 80), "denied: tenant alice denies it (line 5 of tenant alice: deny tcp one.mirror.org:80)");
+    CHECK_STR(judge(file, alice, all, "x.video.org", 1), "denied: label admin.tier=Free denies it (line 9 of label admin.tier=Free: deny tcp "
+                                                         "*.video.org:*)");
     CHECK_STR(judge(file, alice, all, "good.video.org", 1), "allowed by line 1: allow tcp *:*");
     CHECK_STR(judge(file, alice, "", "good.video.org", 1), "denied: no rule allows it");
-    CHECK_STR(
-        judge(file, "tenant alic\ntenant 100\nlabel admin.tier=free\n", all, "one.mirror.org", 80),
-        "allowed by line 1: allow tcp *:*");
-    CHECK_STR(judge(file, "tenant bob\nlabel tier=Free\n", all, "x.video.org", 1),
-              "allowed by line 1: allow tcp *:*");
+    CHECK_STR(judge(file, "tenant alic\ntenant 100\nlabel admin.tier=free\n", all, "one.mirror.org", 80), "allowed by line 1: allow tcp *:*");
+    CHECK_STR(judge(file, "tenant bob\nlabel tier=Free\n", all, "x.video.org", 1), "allowed by line 1: allow tcp *:*");
 }
 
 static void sets_are_looked_for_from_below(void)
 {
-    CHECK_STR(judge(file, "", "allow tcp @mirrors", "one.mirror.org", 443),
-              "allowed by line 1: allow tcp @mirrors");
-    CHECK_STR(judge(file, "", "allow tcp @mirrors", NULL, 22),
-              "allowed by line 1: allow tcp @mirrors");
+    CHECK_STR(judge(file, "", "allow tcp @mirrors", "one.mirror.org", 443), "allowed by line 1: allow tcp @mirrors");
+    CHECK_STR(judge(file, "", "allow tcp @mirrors", NULL, 22), "allowed by line 1: allow tcp @mirrors");
     CHECK_STR(judge(file, "tenant alice", "deny tcp @inner\nallow tcp *:*", "db.alice.org", 5432),
               "denied: the rule denies it (line 1: deny tcp @inner)");
-    CHECK_STR(judge(file, "tenant alice\nlabel admin.tier=Free", "allow tcp @inner", "db.alice.org",
-                    5432),
-              "denied: no rule allows it");
-    CHECK_STR(judge(file, "", "set mirrors a.b:1\nallow tcp @mirrors", "one.mirror.org", 443),
-              "denied: no rule allows it");
-    CHECK_STR(judge(file, "", "set pypi a.b:1\nallow tcp @pypi", "a.b", 1),
-              "allowed by line 2: allow tcp @pypi");
-    CHECK(strstr(judge(file, "tenant bob", "allow tcp @inner", "a.b", 1),
-                 "line 1, column 11: '@inner' is no set"));
+    CHECK_STR(judge(file, "tenant alice\nlabel admin.tier=Free", "allow tcp @inner", "db.alice.org", 5432), "denied: no rule allows it");
+    CHECK_STR(judge(file, "", "set mirrors a.b:1\nallow tcp @mirrors", "one.mirror.org", 443), "denied: no rule allows it");
+    CHECK_STR(judge(file, "", "set pypi a.b:1\nallow tcp @pypi", "a.b", 1), "allowed by line 2: allow tcp @pypi");
+    CHECK(strstr(judge(file, "tenant bob", "allow tcp @inner", "a.b", 1), "line 1, column 11: '@inner' is no set"));
 }
 
 static void what_is_wrong_in_the_administrators_file_is_named(void)
 {
     static const struct {
         const char *text, *says;
-    } bad[] = {
-        {"\n[tenant alice]\nallow x\n", "line 3, column 7: 'tcp' was expected"},
-        {"[user alice]",
-         "line 1: [tenant NAME] or [label admin.KEY=VALUE] was expected, not '[user alice]'"},
-        {"[tenant a b]", "line 1: [tenant NAME]"},
-        {"[label tier=free]", "line 1: [tenant NAME]"},
-        {"[label admin.tier]", "line 1: [tenant NAME]"},
-        {"[tenant alice", "line 1: ']' was expected"},
-        {"[tenant alice] allow tcp a.b:1", "line 1: ']' was expected, and nothing behind it"},
-        {"[tenant alice]\n\n[tenant alice]\n", "line 3: [tenant alice] is there already"},
-        {"set x", "line 1, column 6: targets were expected"},
-        {"set x a.b", "line 1, column 10: ':' and a port was expected"},
-        {"set x @pypi", "line 1, column 7: a set has no other sets in it"},
-        {"set x a.b:1\nset x a.b:1", "line 2, column 5: the set 'x' is there already"},
-        {"set a.b a.b:1", "line 1, column 5: a name of letters"},
-        {"allow tcp @later\nset later a.b:1", "line 1, column 11: '@later' is no set"}};
+    } bad[] = {{"\n[tenant alice]\nallow x\n", "line 3, column 7: 'tcp' was expected"},
+               {"[user alice]", "line 1: [tenant NAME] or [label admin.KEY=VALUE] was expected, not '[user alice]'"},
+               {"[tenant a b]", "line 1: [tenant NAME]"},
+               {"[label tier=free]", "line 1: [tenant NAME]"},
+               {"[label admin.tier]", "line 1: [tenant NAME]"},
+               {"[tenant alice", "line 1: ']' was expected"},
+               {"[tenant alice] allow tcp a.b:1", "line 1: ']' was expected, and nothing behind it"},
+               {"[tenant alice]\n\n[tenant alice]\n", "line 3: [tenant alice] is there already"},
+               {"set x", "line 1, column 6: targets were expected"},
+               {"set x a.b", "line 1, column 10: ':' and a port was expected"},
+               {"set x @pypi", "line 1, column 7: a set has no other sets in it"},
+               {"set x a.b:1\nset x a.b:1", "line 2, column 5: the set 'x' is there already"},
+               {"set a.b a.b:1", "line 1, column 5: a name of letters"},
+               {"allow tcp @later\nset later a.b:1", "line 1, column 11: '@later' is no set"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *got = judge(bad[i].text, "", "", "a.b", 1);
         if (strncmp(got, bad[i].says, strlen(bad[i].says)) != 0)
@@ -214,11 +195,10 @@ static void what_is_wrong_in_the_administrators_file_is_named(void)
 
 static void special_addresses_must_be_named(void)
 {
-    static const char *const special[] = {
-        "0.0.0.1",         "10.1.2.3",      "100.64.0.1",     "127.0.0.1",   "169.254.1.1",
-        "169.254.169.254", "172.16.0.1",    "172.31.255.255", "192.0.0.1",   "192.0.2.1",
-        "192.168.1.1",     "198.18.0.1",    "198.51.100.1",   "203.0.113.1", "224.0.0.1",
-        "255.255.255.255", "168.63.129.16", "192.88.99.1",    "240.0.0.1"};
+    static const char *const special[] = {"0.0.0.1",         "10.1.2.3",      "100.64.0.1",     "127.0.0.1",   "169.254.1.1",
+                                          "169.254.169.254", "172.16.0.1",    "172.31.255.255", "192.0.0.1",   "192.0.2.1",
+                                          "192.168.1.1",     "198.18.0.1",    "198.51.100.1",   "203.0.113.1", "224.0.0.1",
+                                          "255.255.255.255", "168.63.129.16", "192.88.99.1",    "240.0.0.1"};
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {
         char rule[80];
         CHECK(!allows("allow tcp a.b:443", "a.b", special[i], 443));
@@ -360,8 +340,7 @@ struct simple {
     uint16_t port;
 };
 
-static bool simple_matches(const struct simple *r, const char *name, uint32_t address,
-                           uint16_t port)
+static bool simple_matches(const struct simple *r, const char *name, uint32_t address, uint16_t port)
 {
     if (r->port != port)
         return false;
@@ -399,18 +378,15 @@ static void the_index_decides_as_walking_the_list_would(void)
             r->wild = kind >= 14;
             some_name(r->name);
             r->range.bits = (uint8_t)(8 + number(25));
-            r->range.base =
-                (0x5db8d800u | number(256)) & ~(uint32_t)(0xffffffffull >> r->range.bits);
+            r->range.base = (0x5db8d800u | number(256)) & ~(uint32_t)(0xffffffffull >> r->range.bits);
             char address[ADDRESS_TEXT_MAX], target[48];
             if (r->any)
                 snprintf(target, sizeof target, "*");
             else if (r->address)
-                snprintf(target, sizeof target, "%s/%u", address_format(r->range.base, address),
-                         r->range.bits);
+                snprintf(target, sizeof target, "%s/%u", address_format(r->range.base, address), r->range.bits);
             else
                 snprintf(target, sizeof target, "%s%s", r->wild ? "*." : "", r->name);
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s tcp %s:%u\n",
-                                  r->allow ? "allow" : "deny", target, r->port);
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s tcp %s:%u\n", r->allow ? "allow" : "deny", target, r->port);
         }
         struct policy *p = parse(text);
         for (int i = 0; i < ASKED; i++) {

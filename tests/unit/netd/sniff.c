@@ -55,12 +55,9 @@ static void requests_give_their_host(void)
     static const struct {
         const char *request, *name;
     } good[] = {
-        {"GET / HTTP/1.1\r\nHost: Example.org\r\n\r\n", "example.org"},
-        {"GET / HTTP/1.1\nhOsT:example.org:8080 \n\n", "example.org"},
-        {"\r\n\r\nPOST /x HTTP/1.0\r\nA: b\r\nHost: a.b.\r\n\r\nbody", "a.b"},
-        {"GET http://a.b/x HTTP/1.1\r\nHost: a.b\r\n\r\n", "a.b"},
-        {"OPTIONS * HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n", "10.0.0.1"},
-        {"get / HTTP/1.1\r\nHost: a.b\r\n\r\n", "a.b"},
+        {"GET / HTTP/1.1\r\nHost: Example.org\r\n\r\n", "example.org"},        {"GET / HTTP/1.1\nhOsT:example.org:8080 \n\n", "example.org"},
+        {"\r\n\r\nPOST /x HTTP/1.0\r\nA: b\r\nHost: a.b.\r\n\r\nbody", "a.b"}, {"GET http://a.b/x HTTP/1.1\r\nHost: a.b\r\n\r\n", "a.b"},
+        {"OPTIONS * HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n", "10.0.0.1"},          {"get / HTTP/1.1\r\nHost: a.b\r\n\r\n", "a.b"},
     };
     struct sniffed s;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -106,12 +103,7 @@ static void tunnels_are_seen(void)
 
 static void other_protocols_are_raw(void)
 {
-    static const char *const raw[] = {"SSH-2.0-OpenSSH_9.2\r\n",
-                                      "EHLO me.example\r\n",
-                                      "a1 LOGIN x y\r\n",
-                                      "\x01\x02",
-                                      "GET /\r\n",
-                                      "PING\r\n"};
+    static const char *const raw[] = {"SSH-2.0-OpenSSH_9.2\r\n", "EHLO me.example\r\n", "a1 LOGIN x y\r\n", "\x01\x02", "GET /\r\n", "PING\r\n"};
     struct sniffed s;
     for (size_t i = 0; i < sizeof raw / sizeof raw[0]; i++) {
         fprintf(stderr, "  %zu\n", i);

@@ -94,8 +94,7 @@ static void a_header_has_its_fields_where_the_document_says(void)
     CHECK(pread(meta, b, sizeof b, 0) == (ssize_t)sizeof b);
     CHECK(memcmp(b, "spchead\n\1\0\0\0\0\20\0\0\1\2\3", 19) == 0);
     CHECK(memcmp(b + 32, "\4\5\6", 3) == 0);
-    CHECK(memcmp(b + 48, "\x88\x77\x66\x55\x44\x33\x22\x11\0\0\x40\0\0\0\0\0\3\0\0\0\2\0\0\0",
-                 24) == 0);
+    CHECK(memcmp(b + 48, "\x88\x77\x66\x55\x44\x33\x22\x11\0\0\x40\0\0\0\0\0\3\0\0\0\2\0\0\0", 24) == 0);
     CHECK(memcmp(b + 72, "\0\x20\0\0\0\0\0\0\5\0\0\0\0\0\0\0\6", 17) == 0);
     check_sum(b + 96, b + 4096, PAGES * 8);
     check_sum(b + 112, "state", 5);

@@ -87,7 +87,7 @@ static int step(const struct treed *d, struct file *f, const struct p9_str *s, s
 
 int treed_attribute(const char *name)
 {
-    static const char *const names[] = {"id",     "kind", "origin", "owner", "created", "state", "memory", "vcpus",    "egress",
+    static const char *const names[] = {"id",   "kind", "origin", "owner", "created", "state", "memory",   "vcpus", "egress",
                                         "keep", "idle", "labels", "wake",  "stats",   "error", "disk.raw", "head"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], name))
@@ -106,10 +106,7 @@ static uint64_t qid_path(const struct treed *d, const char *path, const struct s
 
 struct p9_qid treed_qid_of(const struct treed *d, const char *path, const struct stat *st)
 {
-    return (struct p9_qid){.type = S_ISDIR(st->st_mode)   ? P9_QTDIR
-                                   : S_ISLNK(st->st_mode) ? P9_QTSYMLINK
-                                                          : P9_QTFILE,
-                           .path = qid_path(d, path, st)};
+    return (struct p9_qid){.type = S_ISDIR(st->st_mode) ? P9_QTDIR : S_ISLNK(st->st_mode) ? P9_QTSYMLINK : P9_QTFILE, .path = qid_path(d, path, st)};
 }
 
 struct treed *treed_of(struct p9_request *r)
@@ -289,28 +286,17 @@ void treed_on_walk(struct p9_request *r)
 }
 
 const struct p9_backend treed_backend = {
-    .on = {[P9_Tattach] = treed_on_attach,
-           [P9_Twalk] = treed_on_walk,
-           [P9_Tgetattr] = treed_on_getattr,
-           [P9_Tsetattr] = treed_on_setattr,
-           [P9_Tstatfs] = treed_on_statfs,
-           [P9_Treadlink] = treed_on_readlink,
-           [P9_Tlopen] = treed_on_lopen,
-           [P9_Tlcreate] = treed_on_lcreate,
-           [P9_Tread] = treed_on_read,
-           [P9_Twrite] = treed_on_write,
-           [P9_Tfsync] = treed_on_fsync,
-           [P9_Treaddir] = treed_on_readdir,
-           [P9_Tmkdir] = treed_on_mkdir,
-           [P9_Tunlinkat] = treed_on_unlinkat,
-           [P9_Trenameat] = treed_on_renameat,
-           [P9_Tsymlink] = treed_on_symlink,
-           [P9_Tmknod] = treed_on_mknod,
-           [P9_Tlink] = treed_on_link,
-           [P9_Txattrwalk] = treed_on_xattrwalk,
-           [P9_Txattrcreate] = treed_on_xattrcreate,
-           [P9_Tclunk] = treed_on_clunk,
-           [P9_Tlock] = treed_on_lock,
+    .on = {[P9_Tattach] = treed_on_attach,       [P9_Twalk] = treed_on_walk,
+           [P9_Tgetattr] = treed_on_getattr,     [P9_Tsetattr] = treed_on_setattr,
+           [P9_Tstatfs] = treed_on_statfs,       [P9_Treadlink] = treed_on_readlink,
+           [P9_Tlopen] = treed_on_lopen,         [P9_Tlcreate] = treed_on_lcreate,
+           [P9_Tread] = treed_on_read,           [P9_Twrite] = treed_on_write,
+           [P9_Tfsync] = treed_on_fsync,         [P9_Treaddir] = treed_on_readdir,
+           [P9_Tmkdir] = treed_on_mkdir,         [P9_Tunlinkat] = treed_on_unlinkat,
+           [P9_Trenameat] = treed_on_renameat,   [P9_Tsymlink] = treed_on_symlink,
+           [P9_Tmknod] = treed_on_mknod,         [P9_Tlink] = treed_on_link,
+           [P9_Txattrwalk] = treed_on_xattrwalk, [P9_Txattrcreate] = treed_on_xattrcreate,
+           [P9_Tclunk] = treed_on_clunk,         [P9_Tlock] = treed_on_lock,
            [P9_Tgetlock] = treed_on_getlock},
     .fid_free = fid_free,
 };

@@ -240,8 +240,7 @@ static void read_attributes(struct p9_request *r)
     char *buf = malloc(t->count);
     size_t used = 0;
     for (int i = 0; i < n; i++) {
-        struct p9_dirent out = {.qid = entry_qid(r, list[i]), .offset = (uint64_t)i + 1, .type = list[i]->d_type,
-                                .name = p9_str_of(list[i]->d_name)};
+        struct p9_dirent out = {.qid = entry_qid(r, list[i]), .offset = (uint64_t)i + 1, .type = list[i]->d_type, .name = p9_str_of(list[i]->d_name)};
         if ((uint64_t)i >= t->offset && p9_dirent_pack(buf, t->count, &used, &out) < 0)
             break;
     }
@@ -267,8 +266,7 @@ void treed_on_readdir(struct p9_request *r)
     if (t->offset)
         seekdir(d, (long)t->offset);
     while ((e = readdir(d))) {
-        struct p9_dirent out = {.qid = {.path = e->d_ino}, .offset = (uint64_t)telldir(d), .type = e->d_type,
-                                .name = p9_str_of(e->d_name)};
+        struct p9_dirent out = {.qid = {.path = e->d_ino}, .offset = (uint64_t)telldir(d), .type = e->d_type, .name = p9_str_of(e->d_name)};
         if (p9_dirent_pack(buf, t->count, &used, &out) < 0)
             break;
     }

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 static const char *const attributes[][2] = {
-    {"id", "id\n"},         {"origin", "none\n"}, {"owner", "root\n"}, {"created", "now\n"}, {"memory", "256M\n"},
-    {"vcpus", "1\n"},       {"egress", ""},       {"keep", ""},        {"idle", "never\n"}, {"wake", "auto\n"},
-    {"labels", ""},         {"stats", "cpu 1\n"}, {"error", ""},       {"state", "running\n"}, {"head", "sandbox/x@1\n"},
+    {"id", "id\n"},   {"origin", "none\n"}, {"owner", "root\n"}, {"created", "now\n"},   {"memory", "256M\n"},
+    {"vcpus", "1\n"}, {"egress", ""},       {"keep", ""},        {"idle", "never\n"},    {"wake", "auto\n"},
+    {"labels", ""},   {"stats", "cpu 1\n"}, {"error", ""},       {"state", "running\n"}, {"head", "sandbox/x@1\n"},
 };
 
 /* --- attributes --- */
@@ -32,13 +32,22 @@ void treed_on_getattr(struct p9_request *r)
         return;
     }
     struct p9_msg m = {0};
-    m.Rgetattr = (struct p9_Rgetattr){
-        .valid = P9_GETATTR_BASIC, .qid = treed_qid_of(d, f->path, &st), .mode = st.st_mode, .uid = st.st_uid, .gid = st.st_gid,
-        .nlink = st.st_nlink, .rdev = st.st_rdev, .size = (uint64_t)st.st_size, .blksize = 4096,
-        .blocks = (uint64_t)st.st_blocks, .atime_sec = (uint64_t)st.st_atim.tv_sec,
-        .atime_nsec = (uint64_t)st.st_atim.tv_nsec, .mtime_sec = (uint64_t)st.st_mtim.tv_sec,
-        .mtime_nsec = (uint64_t)st.st_mtim.tv_nsec, .ctime_sec = (uint64_t)st.st_ctim.tv_sec,
-        .ctime_nsec = (uint64_t)st.st_ctim.tv_nsec};
+    m.Rgetattr = (struct p9_Rgetattr){.valid = P9_GETATTR_BASIC,
+                                      .qid = treed_qid_of(d, f->path, &st),
+                                      .mode = st.st_mode,
+                                      .uid = st.st_uid,
+                                      .gid = st.st_gid,
+                                      .nlink = st.st_nlink,
+                                      .rdev = st.st_rdev,
+                                      .size = (uint64_t)st.st_size,
+                                      .blksize = 4096,
+                                      .blocks = (uint64_t)st.st_blocks,
+                                      .atime_sec = (uint64_t)st.st_atim.tv_sec,
+                                      .atime_nsec = (uint64_t)st.st_atim.tv_nsec,
+                                      .mtime_sec = (uint64_t)st.st_mtim.tv_sec,
+                                      .mtime_nsec = (uint64_t)st.st_mtim.tv_nsec,
+                                      .ctime_sec = (uint64_t)st.st_ctim.tv_sec,
+                                      .ctime_nsec = (uint64_t)st.st_ctim.tv_nsec};
     if (!treed_is_guest(d, f->path) && S_ISREG(st.st_mode))
         m.Rgetattr.size = treed_is_stream(treed_base_of(f->path)) ? 0 : f->text ? f->len : m.Rgetattr.size;
     if (treed_is_object(d, f->path))
@@ -90,8 +99,13 @@ void treed_on_statfs(struct p9_request *r)
     struct statvfs v;
     struct p9_msg m = {0};
     statvfs(treed_file_of(r)->path, &v);
-    m.Rstatfs = (struct p9_Rstatfs){.bsize = (uint32_t)v.f_bsize, .blocks = v.f_blocks, .bfree = v.f_bfree,
-                                    .bavail = v.f_bavail, .files = v.f_files, .ffree = v.f_ffree, .namelen = 255};
+    m.Rstatfs = (struct p9_Rstatfs){.bsize = (uint32_t)v.f_bsize,
+                                    .blocks = v.f_blocks,
+                                    .bfree = v.f_bfree,
+                                    .bavail = v.f_bavail,
+                                    .files = v.f_files,
+                                    .ffree = v.f_ffree,
+                                    .namelen = 255};
     p9_reply(r, &m);
 }
 
@@ -249,7 +263,9 @@ void treed_on_clunk(struct p9_request *r)
 
 static void fill_flock(uint8_t type, uint64_t start, uint64_t length, struct flock *out)
 {
-    *out = (struct flock){.l_type = type == P9_LOCK_RDLCK ? F_RDLCK : type == P9_LOCK_WRLCK ? F_WRLCK : F_UNLCK,
+    *out = (struct flock){.l_type = type == P9_LOCK_RDLCK   ? F_RDLCK
+                                    : type == P9_LOCK_WRLCK ? F_WRLCK
+                                                            : F_UNLCK,
                           .l_start = (off_t)start,
                           .l_len = (off_t)length};
 }
@@ -276,6 +292,5 @@ void treed_on_getlock(struct p9_request *r)
         return;
     }
     uint8_t type = l.l_type == F_UNLCK ? P9_LOCK_UNLCK : (uint8_t)(l.l_type == F_WRLCK);
-    p9_reply(r, &(struct p9_msg){.Rgetlock = {.type = type, .start = (uint64_t)l.l_start, .length = (uint64_t)l.l_len,
-                                              .client_id = t->client_id}});
+    p9_reply(r, &(struct p9_msg){.Rgetlock = {.type = type, .start = (uint64_t)l.l_start, .length = (uint64_t)l.l_len, .client_id = t->client_id}});
 }

@@ -86,8 +86,8 @@ static const char *none(const char *word)
 static void print_stats(const char *id)
 {
     struct backend_stats s = backend_stats(backend);
-    printf("%s 0 requests=%llu failures=%llu tries=%llu retries=%llu slowed=%llu sent=%llu received=%llu running=%u waiting=%u limit=%u clock=%lld\n", id,
-           (unsigned long long)s.requests, (unsigned long long)s.failures, (unsigned long long)s.tries, (unsigned long long)s.retries,
+    printf("%s 0 requests=%llu failures=%llu tries=%llu retries=%llu slowed=%llu sent=%llu received=%llu running=%u waiting=%u limit=%u clock=%lld\n",
+           id, (unsigned long long)s.requests, (unsigned long long)s.failures, (unsigned long long)s.tries, (unsigned long long)s.retries,
            (unsigned long long)s.slowed, (unsigned long long)s.sent, (unsigned long long)s.received, s.running, s.waiting, s.limit,
            (long long)s.clock_offset_ms);
 }
@@ -198,7 +198,8 @@ static struct backend *create_s3(uv_loop_t *loop, char **words, struct err *e)
         *value++ = 0;
         const struct {
             const char *name, **to;
-        } texts[] = {{"endpoint", &o.endpoint}, {"bucket", &o.bucket}, {"prefix", &o.prefix}, {"region", &o.region}, {"credentials", &o.credentials}, {"ca", &o.ca}};
+        } texts[] = {{"endpoint", &o.endpoint}, {"bucket", &o.bucket},           {"prefix", &o.prefix},
+                     {"region", &o.region},     {"credentials", &o.credentials}, {"ca", &o.ca}};
         for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
             if (strcmp(*words, texts[i].name) == 0)
                 *texts[i].to = value;
@@ -226,7 +227,8 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 3)
         die("usage", "backendctl dir PATH | backendctl s3 KEY=VALUE...");
-    backend = strcmp(argv[1], "dir") == 0 ? backend_dir_create(&loop, &(struct backend_dir_options){.path = argv[2]}, &e) : create_s3(&loop, argv + 2, &e);
+    backend =
+        strcmp(argv[1], "dir") == 0 ? backend_dir_create(&loop, &(struct backend_dir_options){.path = argv[2]}, &e) : create_s3(&loop, argv + 2, &e);
     if (!backend) {
         printf("- %d 0 0 0 0 %s\n", -e.code, e.msg);
         uv_run(&loop, UV_RUN_DEFAULT);

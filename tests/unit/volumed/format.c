@@ -83,7 +83,9 @@ static void chunk_vectors(void)
 
 static void a_compressed_vector_opens(void)
 {
-    static const uint8_t record[] = {0x01, 0x00, 0x00, 0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8b, 0xb3, 0x32, 0xc8, 0xef, 0xa1, 0x76, 0x2c, 0xa3, 0x34, 0xcf, 0xa7, 0x84, 0x08, 0x69, 0x4f, 0xa7, 0x9f, 0xd0, 0x1b, 0x21, 0x82, 0x76, 0x94, 0x42, 0x8e, 0x43, 0x50, 0x4b, 0x2a, 0x03, 0x5d, 0x09, 0x76, 0x9a, 0xfa, 0x4a};
+    static const uint8_t record[] = {0x01, 0x00, 0x00, 0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8b, 0xb3, 0x32,
+                                     0xc8, 0xef, 0xa1, 0x76, 0x2c, 0xa3, 0x34, 0xcf, 0xa7, 0x84, 0x08, 0x69, 0x4f, 0xa7, 0x9f, 0xd0, 0x1b, 0x21,
+                                     0x82, 0x76, 0x94, 0x42, 0x8e, 0x43, 0x50, 0x4b, 0x2a, 0x03, 0x5d, 0x09, 0x76, 0x9a, 0xfa, 0x4a};
     struct chunk_id id;
     uint8_t want[CHUNK_BYTES], got[CHUNK_BYTES];
     set_up();
@@ -240,7 +242,8 @@ static void claim_and_condemnation_vectors(void)
     CHECK_EQ(claim_names(bytes, claim_size(0), seen[0]), 0);
     CHECK(pack_set_add(&packs, &id));
     condemned_encode(&packs, 1795996800, bytes);
-    CHECK_STR(text(bytes, condemned_size(1)), "80bc0c6b00000000010000000000000000000000000000000000000000000000a0a1a2a3a4a5a6a7a8a9aaabacadaeafb0b1b2b3b4b5b6b7");
+    CHECK_STR(text(bytes, condemned_size(1)),
+              "80bc0c6b00000000010000000000000000000000000000000000000000000000a0a1a2a3a4a5a6a7a8a9aaabacadaeafb0b1b2b3b4b5b6b7");
     CHECK_EQ(condemned_decode(bytes, condemned_size(1), &again), 0);
     CHECK(pack_set_has(&again, &id));
     pack_set_finish(&packs);
@@ -249,7 +252,8 @@ static void claim_and_condemnation_vectors(void)
 
 static void index_vector(void)
 {
-    struct index_entry entries[2] = {{.e = {.offset = 64, .stored = 39, .plain = 7, .kind = CHUNK_DATA}}, {.e = {.offset = 103, .stored = 200, .plain = 168, .kind = CHUNK_SEGMENT}}};
+    struct index_entry entries[2] = {{.e = {.offset = 64, .stored = 39, .plain = 7, .kind = CHUNK_DATA}},
+                                     {.e = {.offset = 103, .stored = 200, .plain = 168, .kind = CHUNK_SEGMENT}}};
     struct object_id id = pack_id();
     struct index_body b;
     uint8_t bytes[256];

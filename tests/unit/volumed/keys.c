@@ -55,8 +55,8 @@ static void take(void *user, const struct keys_result *r)
 static struct reply ask(enum keys_verb verb, const char *tenant, const struct reply *blob)
 {
     struct reply out = {0};
-    const struct keys_request r = {.verb = verb, .tenant = tenant, .blob = blob ? blob->blob : NULL, .blob_len = blob ? blob->blob_len : 0, .done = take,
-                                   .user = &out};
+    const struct keys_request r = {
+        .verb = verb, .tenant = tenant, .blob = blob ? blob->blob : NULL, .blob_len = blob ? blob->blob_len : 0, .done = take, .user = &out};
     keys_start(keys, &r);
     CHECK(!out.done);
     while (!out.done)
@@ -66,11 +66,11 @@ static struct reply ask(enum keys_verb verb, const char *tenant, const struct re
     return out;
 }
 
-#define CHECK_RC(reply, want)                                                                      \
-    do {                                                                                           \
-        if ((reply).rc != (want))                                                                  \
-            fprintf(stderr, "%s\n", (reply).text);                                                 \
-        CHECK_EQ((reply).rc, want);                                                                \
+#define CHECK_RC(reply, want)                                                                                                                        \
+    do {                                                                                                                                             \
+        if ((reply).rc != (want))                                                                                                                    \
+            fprintf(stderr, "%s\n", (reply).text);                                                                                                   \
+        CHECK_EQ((reply).rc, want);                                                                                                                  \
     } while (0)
 
 static struct reply must(enum keys_verb verb, const char *tenant, const struct reply *blob)
@@ -288,8 +288,12 @@ static void files_that_others_can_read_or_make_no_sense_are_refused(void)
     write_file("local", 0600, "one = " ONE "\n");
     write_file("default.key", 0644, "service = file\nfile = local\nkey = one\n");
     must_fail(EACCES, KEYS_MAKE, "ann", NULL);
-    static const char *const configs[] = {"service = vault\n", "service = file\nkey = one\n", "key = one\nfile = local\n", "service = file\nfile = local\nkey = one\ncache = 301\n",
-                                          "service = pkcs11\nkey = one\ntoken = t\nmodule = m\n", "service = file\nfile = local\nkey = one\nrevoked = maybe\n"};
+    static const char *const configs[] = {"service = vault\n",
+                                          "service = file\nkey = one\n",
+                                          "key = one\nfile = local\n",
+                                          "service = file\nfile = local\nkey = one\ncache = 301\n",
+                                          "service = pkcs11\nkey = one\ntoken = t\nmodule = m\n",
+                                          "service = file\nfile = local\nkey = one\nrevoked = maybe\n"};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         write_file("default.key", 0600, "%s", configs[i]);
         must_fail(EINVAL, KEYS_MAKE, "ann", NULL);
@@ -413,7 +417,7 @@ static void keys_lie_in_locked_memory_that_no_dump_shows(void)
     const struct tenant_subkeys *s = tenant_key_enter(made.key);
     mapping_of(s, perms, flags);
     CHECK_STR(perms, "r--p");
-#ifndef __SANITIZE_ADDRESS__ /* which makes mlock do nothing */
+#ifndef __SANITIZE_ADDRESS__              /* which makes mlock do nothing */
     CHECK(strstr(flags, " lo ") != NULL); /* locked */
 #endif
     CHECK(strstr(flags, " dd ") != NULL); /* not dumped */

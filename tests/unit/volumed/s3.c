@@ -19,7 +19,8 @@ static void check_signature(const struct s3_signing *s, const char *names, const
     char authorization[512], date[S3_DATE_SIZE], want[512];
     CHECK_EQ(s3_sign(s, &example, authorization, date), 0);
     CHECK_STR(date, "20130524T000000Z");
-    snprintf(want, sizeof want, "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,SignedHeaders=%s,Signature=%s", names, signature);
+    snprintf(want, sizeof want, "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,SignedHeaders=%s,Signature=%s",
+             names, signature);
     CHECK_STR(authorization, want);
 }
 
@@ -29,16 +30,36 @@ static void signatures_are_those_of_the_document(void)
 {
     const struct s3_header range = {"range", "bytes=0-9"};
     const struct s3_header put[] = {{"date", "Fri, 24 May 2013 00:00:00 GMT"}, {"x-amz-storage-class", "REDUCED_REDUNDANCY"}};
-    struct s3_signing s = {.method = "GET", .host = "examplebucket.s3.amazonaws.com", .region = "us-east-1", .path = "/test.txt", .query = "",
-                           .payload_sha256 = S3_EMPTY_SHA256, .headers = &range, .headers_count = 1, .now = MAY_24};
+    struct s3_signing s = {.method = "GET",
+                           .host = "examplebucket.s3.amazonaws.com",
+                           .region = "us-east-1",
+                           .path = "/test.txt",
+                           .query = "",
+                           .payload_sha256 = S3_EMPTY_SHA256,
+                           .headers = &range,
+                           .headers_count = 1,
+                           .now = MAY_24};
     check_signature(&s, "host;range;x-amz-content-sha256;x-amz-date", "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
 
-    s = (struct s3_signing){.method = "PUT", .host = "examplebucket.s3.amazonaws.com", .region = "us-east-1", .path = "/test%24file.text", .query = "",
-                            .payload_sha256 = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072", .headers = put, .headers_count = 2, .now = MAY_24};
-    check_signature(&s, "date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class", "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
+    s = (struct s3_signing){.method = "PUT",
+                            .host = "examplebucket.s3.amazonaws.com",
+                            .region = "us-east-1",
+                            .path = "/test%24file.text",
+                            .query = "",
+                            .payload_sha256 = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
+                            .headers = put,
+                            .headers_count = 2,
+                            .now = MAY_24};
+    check_signature(&s, "date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class",
+                    "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
 
-    s = (struct s3_signing){.method = "GET", .host = "examplebucket.s3.amazonaws.com", .region = "us-east-1", .path = "/", .query = "max-keys=2&prefix=J",
-                            .payload_sha256 = S3_EMPTY_SHA256, .now = MAY_24};
+    s = (struct s3_signing){.method = "GET",
+                            .host = "examplebucket.s3.amazonaws.com",
+                            .region = "us-east-1",
+                            .path = "/",
+                            .query = "max-keys=2&prefix=J",
+                            .payload_sha256 = S3_EMPTY_SHA256,
+                            .now = MAY_24};
     check_signature(&s, "host;x-amz-content-sha256;x-amz-date", "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
@@ -159,22 +180,31 @@ static void lists_are_read(void)
 {
     struct seen s = {0};
     struct s3_listing l;
-    CHECK_EQ(parse("<?xml version='1.0'?><ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Name>b</Name><Prefix>p/</Prefix><IsTruncated>true</IsTruncated>"
-                   "<Contents><Key>p/a%20%C3%A4</Key><LastModified>2026-11-30T00:00:01.000Z</LastModified><Size>12345678901</Size><Owner><ID>x</ID></Owner></Contents>"
-                   "<Contents><Key>p/b</Key><Size>1</Size></Contents><CommonPrefixes><Prefix>q</Prefix></CommonPrefixes></ListBucketResult>", &s, &l), 0);
+    CHECK_EQ(parse("<?xml version='1.0'?><ListBucketResult "
+                   "xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Name>b</Name><Prefix>p/</Prefix><IsTruncated>true</IsTruncated>"
+                   "<Contents><Key>p/a%20%C3%A4</Key><LastModified>2026-11-30T00:00:01.000Z</LastModified><Size>12345678901</Size><Owner><ID>x</ID></"
+                   "Owner></Contents>"
+                   "<Contents><Key>p/b</Key><Size>1</Size></Contents><CommonPrefixes><Prefix>q</Prefix></CommonPrefixes></ListBucketResult>",
+                   &s, &l),
+             0);
     CHECK_EQ(s.count, 2);
     CHECK_STR(s.last.key, "p/b");
     CHECK_EQ(s.last.size, 1);
     CHECK(l.truncated);
     s.stop = -7;
-    CHECK_EQ(parse("<ListBucketResult><Contents><Key>a%20%C3%A4</Key><LastModified>2026-11-30T00:00:01.000Z</LastModified><Size>12345678901</Size></Contents></ListBucketResult>",
-                   &s, &l), -7);
+    CHECK_EQ(parse("<ListBucketResult><Contents><Key>a%20%C3%A4</Key><LastModified>2026-11-30T00:00:01.000Z</LastModified><Size>12345678901</Size></"
+                   "Contents></ListBucketResult>",
+                   &s, &l),
+             -7);
     CHECK_STR(s.last.key, "a \xc3\xa4");
     CHECK_EQ(s.last.size, 12345678901ll);
     CHECK_EQ(s.last.when, 1795996801);
     s.stop = 0;
-    CHECK_EQ(parse("<ListMultipartUploadsResult><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>i</NextUploadIdMarker><Upload><Key>a</Key><UploadId>2~x</UploadId>"
-                   "<Initiated>2026-11-30T00:00:01Z</Initiated></Upload></ListMultipartUploadsResult>", &s, &l), 0);
+    CHECK_EQ(parse("<ListMultipartUploadsResult><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>i</NextUploadIdMarker><Upload><Key>a</"
+                   "Key><UploadId>2~x</UploadId>"
+                   "<Initiated>2026-11-30T00:00:01Z</Initiated></Upload></ListMultipartUploadsResult>",
+                   &s, &l),
+             0);
     CHECK_STR(s.last.upload, "2~x");
     CHECK_STR(l.next_key, "k");
     CHECK_STR(l.next_upload, "i");
@@ -182,10 +212,16 @@ static void lists_are_read(void)
 
 static void what_is_no_list_is_refused(void)
 {
-    static const char *const bad[] = {
-        "", "x", "<html>portal</html>", "<ListBucketResult><Contents><Key>a</Key></Contents>", "<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
-        "<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>", "<ListBucketResult><Contents><Key>a</Key><LastModified>x</LastModified></Contents></ListBucketResult>",
-        "<!DOCTYPE a [<!ENTITY e 'eeee'>]><ListBucketResult>&e;</ListBucketResult>", "<a><b><c><d><e><f><g><h><i/></h></g></f></e></d></c></b></a>", "<Error><Code>SlowDown</Code></Error>"};
+    static const char *const bad[] = {"",
+                                      "x",
+                                      "<html>portal</html>",
+                                      "<ListBucketResult><Contents><Key>a</Key></Contents>",
+                                      "<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
+                                      "<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
+                                      "<ListBucketResult><Contents><Key>a</Key><LastModified>x</LastModified></Contents></ListBucketResult>",
+                                      "<!DOCTYPE a [<!ENTITY e 'eeee'>]><ListBucketResult>&e;</ListBucketResult>",
+                                      "<a><b><c><d><e><f><g><h><i/></h></g></f></e></d></c></b></a>",
+                                      "<Error><Code>SlowDown</Code></Error>"};
     struct seen s = {0};
     struct s3_listing l;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -227,9 +263,15 @@ static void errors_and_uploads_are_read(void)
 static void headers_are_read_and_nonsense_is_not(void)
 {
     struct http_reply r;
-    static const char *const lines[] = {"HTTP/1.1 100 Continue\r\n", "Content-Length: 7\r\n", "HTTP/1.1 206 Partial Content\r\n", "Content-Range: bytes 5-9/100\r\n",
-                                        "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n", "ETag: \"abc\"\r\n", "retry-after: 99999\r\n",
-                                        "x-amz-meta-space-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\r\n", "\r\n"};
+    static const char *const lines[] = {"HTTP/1.1 100 Continue\r\n",
+                                        "Content-Length: 7\r\n",
+                                        "HTTP/1.1 206 Partial Content\r\n",
+                                        "Content-Range: bytes 5-9/100\r\n",
+                                        "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n",
+                                        "ETag: \"abc\"\r\n",
+                                        "retry-after: 99999\r\n",
+                                        "x-amz-meta-space-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\r\n",
+                                        "\r\n"};
     http_reply_init(&r);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         http_reply_line(&r, lines[i], strlen(lines[i]));
@@ -241,8 +283,16 @@ static void headers_are_read_and_nonsense_is_not(void)
     CHECK_EQ(r.retry_after, 3600);
     CHECK_STR(r.etag, "\"abc\"");
     CHECK_STR(r.sha256, S3_EMPTY_SHA256);
-    static const char *const bad[] = {"Content-Range: bytes 9-5/100", "Content-Range: bytes 5-100/100", "Content-Range: 5-9/100", "Content-Range: bytes -9/100", "Content-Length: -1",
-                                      "Content-Length: 99999999999999999999", "ETag: <x>", "x-amz-meta-space-sha256: E3", "no colon", "Retry-After: soon"};
+    static const char *const bad[] = {"Content-Range: bytes 9-5/100",
+                                      "Content-Range: bytes 5-100/100",
+                                      "Content-Range: 5-9/100",
+                                      "Content-Range: bytes -9/100",
+                                      "Content-Length: -1",
+                                      "Content-Length: 99999999999999999999",
+                                      "ETag: <x>",
+                                      "x-amz-meta-space-sha256: E3",
+                                      "no colon",
+                                      "Retry-After: soon"};
     http_reply_init(&r);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         http_reply_line(&r, bad[i], strlen(bad[i]));
