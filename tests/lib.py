@@ -460,6 +460,16 @@ class Box:
         eq("exit 0", result.end, f"end of {cmd!r}, which said {result.err!r}")
         return result.out.rstrip("\n")
 
+    def clock_is_right(self, seconds=0.05):
+        """It says a time that there is while it is asked, give or take `seconds`; and one more where it says whole seconds only (busybox)."""
+        before = time.time()
+        said, _, part = self.out("date +%s.%N").partition(".")
+        after = time.time()
+        exact = part.isdigit()
+        said = float(f"{said}.{part}") if exact else int(said)
+        if not before - seconds - (not exact) <= said <= after + seconds:
+            fail(f"the clock of {self.name} said {said}, between {before} and {after}")
+
     def root(self, *parts):
         return path("root", self.name, *parts)
 

@@ -71,6 +71,35 @@ def checkpoints_by_themselves():
     eq("running", box.state, "state after a roll back to it")
 
 
+@check
+def one_that_the_object_store_is_to_have_gets_there():
+    box = Box()
+    box.out("echo once > /mark; sync")
+    box.set("keep", "disk every 2s for 1h to object store")
+    wait_until(lambda: any(line("snapshots", box.name, name, "durable") == "yes" for name in autos(box)), 90, "a snapshot is stored")
+
+
+@check
+def with_little_room_none_are_taken():
+    box = Box()
+    Job(box, WRITE)
+    box.set("keep", "disk every 1s for 1h")
+    wait_until(lambda: autos(box), 60, "the first snapshot")
+    ballast = os.path.join(config()["pool"], "ballast")
+    pool = os.statvfs(config()["pool"])
+    with Events() as events:
+        with open(ballast, "wb") as f:
+            os.unlink(ballast)
+            os.posix_fallocate(f.fileno(), 0, (pool.f_bavail - pool.f_blocks // 10) * pool.f_frsize)
+            events.next(60, kind="low-space")
+            had = None
+            while had != autos(box):  # for four periods; never, should they go on
+                had = autos(box)
+                time.sleep(4)
+        events.next(60, kind="space-again")
+    wait_until(lambda: len(autos(box)) > len(had), 60, "they are taken again")
+
+
 def being_taken(box):
     """Names of its automatic snapshots that are."""
     out = []
