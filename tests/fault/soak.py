@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 
-sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", d) for d in (".", "fault")]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import leftovers
 from lib import *
 
