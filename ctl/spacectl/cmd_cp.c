@@ -61,6 +61,9 @@ static void place_close(struct place *p)
         close(p->root);
 }
 
+/* A rename anywhere on the host while `..` was followed: EAGAIN, "the caller may choose to retry" (openat2(2)). */
+#define RACES_MAX 1000
+
 /* open() at a place. The descriptor or -1 with errno. */
 static int place_open(const struct place *p, const char *path, int flags, mode_t mode)
 {
@@ -69,7 +72,11 @@ static int place_open(const struct place *p, const char *path, int flags, mode_t
         .mode = flags & O_CREAT ? mode : 0,
         .resolve = p->remote ? RESOLVE_IN_ROOT : 0,
     };
-    return (int)syscall(SYS_openat2, p->root, path, &how, sizeof how);
+    int fd = -1;
+    for (int i = 0; i < RACES_MAX; i++)
+        if ((fd = (int)syscall(SYS_openat2, p->root, path, &how, sizeof how)) >= 0 || errno != EAGAIN)
+            break;
+    return fd;
 }
 
 static int place_fail(const struct tree *t, const struct place *p, const char *what, int code, struct err *e)
