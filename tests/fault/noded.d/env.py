@@ -12,7 +12,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BUILD = os.environ.get("BUILD", "/work/main/build")
+BUILD = os.environ.get("BUILD", os.path.normpath(f"{HERE}/../../../build"))
 USER = "nobody"  # of hostd, here
 PREFIX = "nodedtest"
 UID_BASE, UID_COUNT = 640000, 64
