@@ -195,6 +195,8 @@ def what_is_revoked_cannot_be_had_and_comes_back():
 def running_guests_go_on_or_are_killed_as_the_policy_has_it():
     t = of_ann()
     with t:
+        for b in t.boxes:  # killed before its disk is here it would be suspended, as before
+            wait_until(lambda: "fill_total" not in read("sandboxes", b.name, "stats"), 60, f"the disk of {b.name} has arrived")
         t.sleeper.verb("pause")
         events = Events()
     t.settings(revoked="continue")
