@@ -683,8 +683,8 @@ def daemon_pid(name):
     try:
         with open(os.path.join(SPACE_DIR, "sv", name, "supervise", "pid")) as f:
             pid = int(f.read())
-        os.kill(pid, 0)
-        return pid
+        with open(f"/proc/{pid}/comm") as f:  # runsv names its scripts there as well: the one that begins the daemon, and the one after its end
+            return None if f.read().strip() in ("run", "finish", "sh") else pid
     except (OSError, ValueError):
         return None
 
