@@ -77,8 +77,8 @@ int audit_sync(struct audit *a)
 
 static int open_file(struct audit *a, uint64_t first, struct err *e)
 {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", a->folder, first);
+    char path[AUDIT_PATH_MAX];
+    audit_file_path(path, a->folder, first);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     AUTO_CLOSE int folder = open(a->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat st;
@@ -117,8 +117,8 @@ static int cut_torn(struct audit *a, struct err *e)
 
 static int remove_file(const char *folder, uint64_t first, struct err *e)
 {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", folder, first);
+    char path[AUDIT_PATH_MAX];
+    audit_file_path(path, folder, first);
     return unlink(path) < 0 ? err_sys(e, "remove %s", path) : 0;
 }
 
@@ -222,10 +222,10 @@ static int write_line(struct audit *a, const char *kind, uint64_t credential, ui
 /* True: the file is so old that it goes, now that it is written where it ended. */
 static bool drop(struct audit *a, uint64_t number)
 {
-    char path[300], hash[AUDIT_HASH * 2 + 1], text[AUDIT_TEXT_MAX];
+    char path[AUDIT_PATH_MAX], hash[AUDIT_HASH * 2 + 1], text[AUDIT_TEXT_MAX];
     struct audit_end end;
     struct stat st;
-    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", a->folder, number);
+    audit_file_path(path, a->folder, number);
     if (stat(path, &st) < 0 || time(NULL) - st.st_mtime < (time_t)a->days * DAY_SEC || audit_file_end(a->folder, number, &end, NULL) < 0)
         return false;
     snprintf(text, sizeof text, AUDIT_DROP_TEXT, end.lines, sodium_bin2hex(hash, sizeof hash, end.hash, AUDIT_HASH));

@@ -71,16 +71,21 @@ int audit_file_last(const char *folder, uint64_t *out, struct err *e)
     return rc;
 }
 
-static FILE *open_number(const char *folder, uint64_t number, char path[300])
+void audit_file_path(char out[AUDIT_PATH_MAX], const char *folder, uint64_t number)
 {
-    snprintf(path, 300, "%s/%016" PRIu64 ".jsonl", folder, number);
+    snprintf(out, AUDIT_PATH_MAX, "%s/%016" PRIu64 ".jsonl", folder, number);
+}
+
+static FILE *open_number(const char *folder, uint64_t number, char path[AUDIT_PATH_MAX])
+{
+    audit_file_path(path, folder, number);
     return fopen(path, "re");
 }
 
 /* The last lines of one file. */
 static int tail(const char *folder, uint64_t number, size_t bytes, void (*each)(void *user, const char *line), void *user, struct err *e)
 {
-    char path[300], line[AUDIT_LINE_MAX];
+    char path[AUDIT_PATH_MAX], line[AUDIT_LINE_MAX];
     FILE *f = open_number(folder, number, path);
     if (!f)
         return err_sys(e, "open %s", path);
@@ -102,9 +107,9 @@ static int tail(const char *folder, uint64_t number, size_t bytes, void (*each)(
 
 static size_t size_of(const char *folder, uint64_t number)
 {
-    char path[300];
+    char path[AUDIT_PATH_MAX];
     struct stat st;
-    snprintf(path, sizeof path, "%s/%016" PRIu64 ".jsonl", folder, number);
+    audit_file_path(path, folder, number);
     return stat(path, &st) < 0 ? 0 : (size_t)st.st_size;
 }
 
@@ -117,7 +122,8 @@ int audit_tail(const char *folder, size_t bytes, void (*each)(void *user, const 
     while (i > 0 && newer < bytes)
         newer += size_of(folder, numbers[--i]);
     for (; rc == 0 && i < count; i++) {
-        newer -= size_of(folder, numbers[i]) < newer ? size_of(folder, numbers[i]) : newer;
+        size_t size = size_of(folder, numbers[i]);
+        newer -= size < newer ? size : newer;
         rc = tail(folder, numbers[i], bytes - newer, each, user, e);
     }
     return rc;
@@ -232,7 +238,7 @@ int audit_verify(const char *folder, struct audit_end *out, struct err *e)
 {
     AUTO_FREE uint64_t *numbers = NULL;
     struct chain c = {.end = out};
-    char path[300];
+    char path[AUDIT_PATH_MAX];
     size_t count = 0;
     *out = (struct audit_end){0};
     int rc = audit_file_list(folder, &numbers, &count, e);

@@ -12,6 +12,10 @@
 /* Of the line that tells of lines that are removed: the number of the last, and its hash. */
 #define AUDIT_DROP_TEXT "lines up to %" PRIu64 ", the last with hash %s"
 
+#define AUDIT_PATH_MAX 300
+
+/* The file whose first line has that number. */
+void audit_file_path(char out[AUDIT_PATH_MAX], const char *folder, uint64_t number);
 /* The numbers in the files' names, ascending; malloc'ed. */
 int audit_file_list(const char *folder, uint64_t **out, size_t *ret_count, struct err *e);
 /* The number in the newest file's name; 0: there is none. */
