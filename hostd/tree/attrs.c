@@ -149,6 +149,11 @@ static void end_of_egress(struct p9_request *r, struct tree_fid *f)
         net_kick(space_of(r));
 }
 
+static int check_egress_length(size_t len, struct err *e)
+{
+    return len < EGRESS_TEXT_MAX ? 0 : err_set(e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
+}
+
 static void write_tenant_egress(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
 {
     struct space *s = space_of(r);
@@ -156,9 +161,9 @@ static void write_tenant_egress(struct p9_request *r, struct tree_fid *f, char *
     int rc = 0;
     if (!f->caller->may_create)
         rc = err_set(&e, EPERM, "only members of the group that may make sandboxes say what theirs may reach");
-    else if (len >= EGRESS_TEXT_MAX)
-        rc = err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
     else
+        rc = check_egress_length(len, &e);
+    if (rc == 0)
         rc = net_check_tenant(s, f->caller->uid, value, &e);
     if (rc == 0)
         rc = tenant_set_egress(s, f->caller->uid, value, &e);
@@ -639,8 +644,9 @@ static void write_egress(struct p9_request *r, struct tree_fid *f, char *value, 
     struct err e = {0};
     if (!may_write(r, f))
         return;
-    int rc = len < EGRESS_TEXT_MAX ? net_check(sb, value, &e)
-                                   : err_set(&e, E2BIG, "egress has more than %d bytes: use sets, or wildcards", EGRESS_TEXT_MAX - 1);
+    int rc = check_egress_length(len, &e);
+    if (rc == 0)
+        rc = net_check(sb, value, &e);
     if (rc == 0) {
         str_copy(sb->row.egress, sizeof sb->row.egress, value);
         rc = sandbox_save(sb, &e);
