@@ -35,10 +35,14 @@
 #define HURRY_MSEC   200u /* at once when QEMU waits, but for this */
 #define AHEAD_BYTES  FILL_WANT
 
-static const char *const names[FILL_FILES] = {[FILL_DISK] = "disk", [FILL_MEMORY] = "memory"};
-static const uint32_t file_ports[FILL_FILES] = {[FILL_DISK] = NODED_FILL_DISK, [FILL_MEMORY] = NODED_FILL_MEMORY};
-static const uint32_t bits_ports[FILL_FILES] = {[FILL_DISK] = NODED_FILL_DISK_BITS, [FILL_MEMORY] = NODED_FILL_MEMORY_BITS};
-static const uint32_t artifact_files[FILL_FILES] = {[FILL_DISK] = NODED_DISK, [FILL_MEMORY] = NODED_RAM};
+static const struct {
+    const char *name;
+    enum noded_file artifact;
+    uint32_t port, bits_port; /* of NODED_VM_FILL */
+} files[FILL_FILES] = {
+    [FILL_DISK] = {"disk", NODED_DISK, NODED_FILL_DISK, NODED_FILL_DISK_BITS},
+    [FILL_MEMORY] = {"memory", NODED_RAM, NODED_FILL_MEMORY, NODED_FILL_MEMORY_BITS},
+};
 
 /* Bytes of a file that a thread of QEMU's waits for. */
 struct want {
@@ -109,7 +113,7 @@ static void tell(const struct fill *f, const char *state, const struct part *p)
     event_emit(f->space, &scope, "fill", (uint64_t)sn->row.sandbox, f->sandbox ? f->sandbox->row.name : sn->row.sandbox_name,
                ",\"state\":\"%s\",\"file\":\"%s\",\"done_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64 ",\"fetched_bytes\":%" PRIu64
                ",\"msec\":%" PRIu64,
-               state, p ? names[p->what] : "all", done, total, fetched, (uv_hrtime() - f->began) / 1000000);
+               state, p ? files[p->what].name : "all", done, total, fetched, (uv_hrtime() - f->began) / 1000000);
 }
 
 /* ---- the store, and what the guest notices of it ---- */
@@ -119,8 +123,9 @@ static void say_why(struct part *p)
     struct sandbox *sb = p->fill->sandbox;
     if (!sb)
         return;
-    sandbox_set_error(sb, "the %s of '%s' is still arriving from the store: %s. %s by itself when that works again", names[p->what], sb->row.name,
-                      p->why, p->stalled ? "It is paused, since it needs a part of it, and goes on" : "What it needs of it waits, and goes on");
+    sandbox_set_error(sb, "the %s of '%s' is still arriving from the store: %s. %s by itself when that works again", files[p->what].name,
+                      sb->row.name, p->why,
+                      p->stalled ? "It is paused, since it needs a part of it, and goes on" : "What it needs of it waits, and goes on");
     sandbox_save(sb, NULL);
 }
 
@@ -133,7 +138,7 @@ static void fails(struct part *p, const char *why)
     p->failing = true;
     if (!new)
         return;
-    log_warn("the %s of object %012" PRIx64 " does not arrive: %s", names[p->what], p->fill->object, why);
+    log_warn("the %s of object %012" PRIx64 " does not arrive: %s", files[p->what].name, p->fill->object, why);
     say_why(p);
 }
 
@@ -403,9 +408,9 @@ static int download(struct part *p, struct err *e)
 {
     const struct fill *f = p->fill;
     struct volume *v = f->space->volume;
-    struct artifact *a = artifact_find(v, NODED_SNAPSHOT, (uint64_t)f->snapshot->row.id, artifact_files[p->what]);
+    struct artifact *a = artifact_find(v, NODED_SNAPSHOT, (uint64_t)f->snapshot->row.id, files[p->what].artifact);
     if (!a)
-        return err_set(e, ENOENT, "the %s of snapshot '%s' is not in the store any more", names[p->what], f->snapshot->row.name);
+        return err_set(e, ENOENT, "the %s of snapshot '%s' is not in the store any more", files[p->what].name, f->snapshot->row.name);
     struct volumed_request req = {.op = VOLUMED_DOWNLOAD,
                                   .flags = VOLUMED_FILL,
                                   .object = artifact_ref(a->row.tenant, a->row.name),
@@ -459,9 +464,9 @@ static int open_socket(struct fill *f, struct err *e)
 /* -EINVAL: it is complete, or was never missing. */
 static int open_all(struct part *p, struct err *e)
 {
-    int rc = open_one(p->fill, file_ports[p->what], &p->file, e);
+    int rc = open_one(p->fill, files[p->what].port, &p->file, e);
     if (rc == 0)
-        rc = open_one(p->fill, bits_ports[p->what], &p->bits, e);
+        rc = open_one(p->fill, files[p->what].bits_port, &p->bits, e);
     if (rc < 0)
         return rc;
     off_t size = lseek(p->file, 0, SEEK_END);
