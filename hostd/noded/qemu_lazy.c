@@ -47,6 +47,7 @@
 static struct fill_part part = FILL_PART(FILL_MEMORY);
 static uint8_t *memory;
 static size_t size, piece; /* bytes; `piece` of them are mapped at once, some chunks */
+static size_t pieces;      /* in all */
 static int access_rights, file = -1, faults = -1;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -61,10 +62,15 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Behind the chunks of the first `count` pieces. */
+static uint64_t chunks_of(size_t count)
+{
+    return (least(count * piece, size) + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
+}
+
 static bool all_there(size_t i)
 {
-    uint64_t end = (least((i + 1) * piece, size) + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
-    for (uint64_t chunk = i * piece / VOLUMED_CHUNK; chunk < end; chunk++)
+    for (uint64_t chunk = chunks_of(i); chunk < chunks_of(i + 1); chunk++)
         if (!fill_part_has(&part, chunk))
             return false;
     return true;
@@ -101,12 +107,12 @@ static void map_there(size_t first, size_t end, bool complete)
 
 static void wait_for(size_t i)
 {
-    uint64_t end = (least((i + 1) * piece, size) + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
-    for (uint64_t chunk = i * piece / VOLUMED_CHUNK; chunk < end; chunk++)
+    uint64_t end = chunks_of(i + 1), all = chunks_of(pieces);
+    for (uint64_t chunk = chunks_of(i); chunk < end; chunk++)
         while (fill_part_state(&part) == FILL_RUNS && !fill_part_has(&part, chunk)) {
             uint64_t ask = ASK_BYTES / VOLUMED_CHUNK, to = (chunk / ask + 1) * ask;
-            if (to > (size + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK)
-                to = (size + VOLUMED_CHUNK - 1) / VOLUMED_CHUNK;
+            if (to > all)
+                to = all;
             if (fill_part_ask(&part, chunk, to > end ? to : end) < 0)
                 nanosleep(&(struct timespec){.tv_nsec = AGAIN_NSEC}, NULL);
         }
@@ -114,10 +120,10 @@ static void wait_for(size_t i)
 
 static void serve(uint64_t address)
 {
-    size_t i = (size_t)(address - (uintptr_t)memory) / piece, all = (size + piece - 1) / piece;
+    size_t i = (size_t)(address - (uintptr_t)memory) / piece;
     size_t around = piece < WINDOW_BYTES ? WINDOW_BYTES / piece : 1;
     wait_for(i);
-    map_there(i / around * around, least((i / around + 1) * around, all), fill_part_state(&part) == FILL_COMPLETE);
+    map_there(i / around * around, least((i / around + 1) * around, pieces), fill_part_state(&part) == FILL_COMPLETE);
 }
 
 /* The last thread to leave closes the descriptor, which nobody needs any more. */
@@ -148,7 +154,7 @@ static void *work(void *arg)
         if (ready > 0 && read(faults, &m, sizeof m) == (ssize_t)sizeof m) {
             serve(m.arg.pagefault.address);
         } else if (ready == 0 && fill_part_state(&part) == FILL_COMPLETE) {
-            map_there(0, (size + piece - 1) / piece, true);
+            map_there(0, pieces, true);
             pthread_mutex_lock(&lock);
             over = true;
             pthread_mutex_unlock(&lock);
@@ -199,9 +205,9 @@ void lazy_start(void *at, size_t length, int prot, int ram, int device)
     size = length;
     access_rights = prot;
     file = fcntl(ram, F_DUPFD_CLOEXEC, 0); /* QEMU may close its own */
-    for (piece = VOLUMED_CHUNK; (length + piece - 1) / piece > PIECES_MAX;)
+    for (piece = VOLUMED_CHUNK; (pieces = (length + piece - 1) / piece) > PIECES_MAX;)
         piece *= 2;
-    mapped = calloc((length + piece - 1) / piece, sizeof *mapped);
+    mapped = calloc(pieces, sizeof *mapped);
     if (!mapped || file < 0)
         library_fail("remember what of the guest's memory is there");
     fill_part_open(&part, "fill.ram");
