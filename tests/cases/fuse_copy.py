@@ -260,6 +260,14 @@ def in_a_thread(function):
     return done.get(timeout=30)
 
 
+def forks(a, x, function):
+    """Of a process that has done nothing before, which makes x from a."""
+    want = canonical(f"sandboxes/{a}")
+    eq(("value", None), Child(function).answer(30))
+    came_from(want, x)
+    remove("sandboxes", x)
+
+
 @check
 def threads_that_make_sandboxes_from_the_same_head_do_not_meet():
     a, x = source().name, fresh_name()
@@ -269,10 +277,7 @@ def threads_that_make_sandboxes_from_the_same_head_do_not_meet():
         os.mkdir(path("sandboxes", x))
         write(line("sandboxes", a, "head"), "sandboxes", x, "head")
 
-    want = canonical(f"sandboxes/{a}")
-    eq(("value", None), Child(makes).answer(30))
-    came_from(want, x)
-    remove("sandboxes", x)
+    forks(a, x, makes)
 
 
 @check
@@ -285,10 +290,7 @@ def threads_that_share_the_work_of_a_copy_are_one_copier():
             with open(in_a_thread(lambda: os.open(path("sandboxes", a, name), os.O_RDONLY))) as f, open(opener(x, name), "w") as into:
                 into.write(f.read())
 
-    want = canonical(f"sandboxes/{a}")
-    eq(("value", None), Child(copies).answer(30))
-    came_from(want, x)
-    remove("sandboxes", x)
+    forks(a, x, copies)
 
 
 @check
