@@ -111,7 +111,7 @@ def what_is_refused(c, d):
 def damaged(d):
     files = sorted(pathlib.Path(d.state, "store").iterdir())
     kept = files[0].read_bytes()
-    for spoiled in (kept[:-1] if len(kept) > 4700 else kept[:100], bytes([kept[30] ^ 1]) + kept[1:], files[1].read_bytes()):
+    for spoiled in (kept[:-1] if len(kept) > 4700 else kept[:100], kept[:30] + bytes([kept[30] ^ 1]) + kept[31:], files[1].read_bytes()):
         files[0].write_bytes(spoiled)
         d.start()
         line = d.ends()
