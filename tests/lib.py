@@ -502,15 +502,19 @@ def database():
     return sqlite3.connect(f"file:{os.path.join(config()['state'], 'space.db')}?mode=ro", uri=True)
 
 
+def qemus(name=""):
+    """Process ids of this instance's, or of the one for the object of that name."""
+    needle = f"guest={config()['vm_prefix']}-{name}".encode()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
+            if needle in f.read():
+                yield int(pid)
+
+
 def qemu_of(sandbox_id):
     with contextlib.closing(database()) as db:
         row = db.execute("SELECT object FROM sandboxes WHERE id = ?", (int(sandbox_id, 16),)).fetchone()
-    needle = f"guest={config()['vm_prefix']}-{row[0]:012x}".encode() if row else None
-    for pid in filter(str.isdigit, os.listdir("/proc")) if row else ():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
-            if needle in f.read():
-                return int(pid)
-    return None
+    return next(qemus(f"{row[0]:012x}"), None) if row else None
 
 
 def came_from(want, name, what="origin"):

@@ -392,6 +392,7 @@ static int switched(struct sandbox *sb, const struct ref *ref, uint64_t old, str
     sb->row.touched = sb->ready.first != NULL;
     ref_format(ref, sb->row.origin);
     sb->row.error[0] = 0;
+    fill_say_why(sb); /* what failed while it was loaded */
     return sandbox_save(sb, e);
 }
 

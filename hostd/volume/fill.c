@@ -163,6 +163,13 @@ static void goes_on(struct part *p)
         op_submit(sb, op_new(OP_RESUME), false, NULL);
 }
 
+void fill_say_why(struct sandbox *sb)
+{
+    for (unsigned i = 0; sb->fill && i < FILL_FILES; i++)
+        if (sb->fill->part[i].failing)
+            say_why(&sb->fill->part[i]);
+}
+
 /* Which of the two it was is not known any more: the first thing that arrives tries. */
 void fill_was_stalled(struct sandbox *sb)
 {

@@ -25,6 +25,8 @@ int fill_wait(struct sandbox *sb, struct err *e);
 void fill_progress(const struct fill *f, uint64_t *ret_done, uint64_t *ret_total);
 /* Why nothing arrives; "" when something does, or for NULL. */
 const char *fill_why(const struct fill *f);
+/* sb->row.error says so, if it does: for who has cleared that, or has the fill only now. */
+void fill_say_why(struct sandbox *sb);
 /* Is its machine paused because of that, as yet? Then it need not be woken. */
 bool fill_is_stalled(const struct sandbox *sb);
 /* QEMU paused the machine after an error of its disk: true when that was a part which did not arrive, and sb->row.error says so. It is resumed when the store is

@@ -19,7 +19,7 @@ def what_ran_comes_back_with_what_it_wrote():
     eq("", ran.out("echo unsynced > /root/u"))
     old = daemon_pid("hostd")
     os.kill(old, signal.SIGUSR1)
-    wait_until(lambda: not leftovers.machines() and not leftovers.domains(), 30, "all machines end")
+    wait_until(lambda: not set(qemus()) and not leftovers.domains(), 30, "all machines end")
     eq(["running", "stopped"], [ran.state, stopped.state], "states, which say what is to be")
     refused(errno.ESHUTDOWN, stopped.verb, "start")
     has("the host goes down", stopped.get("error"))

@@ -5,7 +5,7 @@ import contextlib
 import os
 import subprocess
 
-from lib import config, database, wait_until
+from lib import config, database, qemus, wait_until
 
 def rows(query):
     with contextlib.closing(database()) as db:
@@ -39,17 +39,6 @@ def domains():
     out = subprocess.run(["virsh", "-q", "-c", "qemu:///system", "list", "--all"], check=True, capture_output=True, text=True, timeout=60).stdout
     fields = [line.split(None, 2) for line in out.splitlines() if line.strip()]
     return {f[1][len(prefix):]: f[2] for f in fields if f[1].startswith(prefix)}
-
-
-def machines():
-    """Process ids of this instance's QEMUs, whatever libvirt knows."""
-    needle = f"guest={config()['vm_prefix']}-".encode()
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
-            if needle in f.read():
-                found.append(int(pid))
-    return found
 
 
 def channels():
@@ -98,8 +87,9 @@ def differences():
             out.append(f"{what} of nothing: {sorted(there - should)}")
         if should - there:
             out.append(f"{what} missing: {sorted(should - there)}")
-    if len(machines()) != len(alive):
-        out.append(f"{len(machines())} QEMUs for {len(alive)} live sandboxes")
+    there = list(qemus())
+    if len(there) != len(alive):
+        out.append(f"{len(there)} QEMUs for {len(alive)} live sandboxes")
     return out
 
 
