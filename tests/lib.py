@@ -498,8 +498,15 @@ def default_template():
     return config().get("template", "debian")
 
 
-def database():
-    return sqlite3.connect(f"file:{os.path.join(config()['state'], 'space.db')}?mode=ro", uri=True)
+def rows(query, *args):
+    """What the instance's database answers, whatever the tree says."""
+    with contextlib.closing(sqlite3.connect(f"file:{os.path.join(config()['state'], 'space.db')}?mode=ro", uri=True)) as db:
+        return db.execute(query, args).fetchall()
+
+
+def stats(name):
+    """{name: value} of a sandbox's `stats`."""
+    return dict(text.split(None, 1) for text in read("sandboxes", name, "stats").splitlines())
 
 
 def qemus(name=""):
@@ -511,10 +518,15 @@ def qemus(name=""):
                 yield int(pid)
 
 
+def object_name(sandbox_id):
+    """The name of what it has in the pool and of its machine, without their prefixes; None when there is no such sandbox."""
+    found = rows("SELECT object FROM sandboxes WHERE id = ?", int(sandbox_id, 16))
+    return f"{found[0][0]:012x}" if found else None
+
+
 def qemu_of(sandbox_id):
-    with contextlib.closing(database()) as db:
-        row = db.execute("SELECT object FROM sandboxes WHERE id = ?", (int(sandbox_id, 16),)).fetchone()
-    return next(qemus(f"{row[0]:012x}"), None) if row else None
+    name = object_name(sandbox_id)
+    return next(qemus(name), None) if name else None
 
 
 def came_from(want, name, what="origin"):

@@ -15,15 +15,6 @@ SIZE = 40  # MiB of the file, and of another one in its memory: more than would 
 shared = None
 
 
-def rows(query, *args):
-    with contextlib.closing(database()) as db:
-        return db.execute(query, args).fetchall()
-
-
-def stats(b):
-    return dict(text.split(None, 1) for text in read("sandboxes", b.name, "stats").splitlines())
-
-
 def middle(folder):
     """Of an artifact's packs: the first one of a disk has its file system, and the last one the lists of chunks."""
     packs = [os.path.join(folder, pack) for pack in sorted(os.listdir(folder))[1:-1]]
@@ -63,7 +54,7 @@ def box():
     if shared.state == "paused":
         shared.verb("resume")
     if shared.state == "running":
-        wait_until(lambda: "fill_total" not in stats(shared), 30, "its disk is there")
+        wait_until(lambda: "fill_total" not in stats(shared.name), 30, "its disk is there")
         eq("unsaved", shared.out("cat /dev/shm/memory"), "its memory")
         shared.out("sync; echo 3 > /proc/sys/vm/drop_caches")
         shared.verb("suspend")
@@ -97,7 +88,7 @@ def content(b):
 def arrives(b, hidden):
     """Its disk is whole in the end, and so is all else."""
     hidden.show()
-    wait_until(lambda: b.state == "running" and "fill_total" not in stats(b), 60, "all of its disk is there")
+    wait_until(lambda: b.state == "running" and "fill_total" not in stats(b.name), 60, "all of its disk is there")
     eq([(0,)], rows("SELECT suspended FROM sandboxes WHERE id = ?", int(b.get("id"), 16)), "what it is suspended to")
     b.out("echo 3 > /proc/sys/vm/drop_caches")
     eq(True, content(b), "its file is what it was")
@@ -123,7 +114,7 @@ def it_runs_before_its_disk_is_there():
         events.next(kind="state", state="paused")
         has("It is paused, since it needs a part of it", b.get("error"))
         refused(errno.EAGAIN, os.listdir, b.root("etc"))
-        has("fill_total", stats(b))
+        has("fill_total", stats(b.name))
         hidden.show()
         events.next(kind="fill", state="goes-on")
         done = events.next(kind="fill", state="complete")
@@ -175,7 +166,7 @@ def its_machine_ends_and_it_is_suspended_as_before():
     b.set("wake", "auto")
     hidden.show()
     b.verb("resume")
-    wait_until(lambda: "fill_total" not in stats(b), 60, "all of its disk is there")
+    wait_until(lambda: "fill_total" not in stats(b.name), 60, "all of its disk is there")
     arrives(b, hidden)
 
 
@@ -191,7 +182,7 @@ def whatever_is_killed_it_goes_on():
     for daemon in ("volumed", "hostd", "noded"):
         daemon_back(daemon, kill_daemon(daemon))
     settled()
-    wait_until(lambda: "fill_total" in stats(b), 20, "it goes on to arrive")
+    wait_until(lambda: "fill_total" in stats(b.name), 20, "it goes on to arrive")
     eq("paused", b.state)
     arrives(b, hidden)
     eq(qemu, qemu_of(b.get("id")), "its QEMU")
@@ -238,7 +229,7 @@ def resumes_without(b, pack, offset):
 def what_its_memory_lacks_pauses_it():
     b = box()
     b.verb("resume")
-    wait_until(lambda: "fill_total" not in stats(b), 60, "all of it is there")
+    wait_until(lambda: "fill_total" not in stats(b.name), 60, "all of it is there")
     remember(b)
     b.verb("suspend")
     of = rows("SELECT artifacts.name FROM artifacts, sandboxes WHERE artifacts.file = 2 AND artifacts.object = suspended AND sandboxes.name = ?", b.name)[0][0]

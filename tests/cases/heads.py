@@ -209,7 +209,7 @@ def nothing_is_left_of_a_fork():
     b.touch()
     b.remove()
     pool = config()["pool"]
-    known = lambda: {f"{row[0]:012x}" for row in database().execute("SELECT id FROM snapshots")}
+    known = lambda: {f"{number:012x}" for (number,) in rows("SELECT id FROM snapshots")}
     wait_until(lambda: set(os.listdir(f"{pool}/snapshots")) <= known(), 30, "no snapshot object without a row")
 
 

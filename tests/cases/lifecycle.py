@@ -259,16 +259,13 @@ def rmdir_from_every_state():
             events.next(30, kind="destroyed", name=box.name)
         if pid:
             wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 10, f"QEMU {pid} ends after rmdir when {reach.__name__}")
-        with contextlib.closing(database()) as db:
-            eq(0, db.execute("SELECT count(*) FROM sandboxes WHERE id = ?", (int(identity, 16),)).fetchone()[0], "rows left")
+        eq([], rows("SELECT id FROM sandboxes WHERE id = ?", int(identity, 16)), "rows left")
 
 
 @check
 def rmdir_leaves_no_disk_behind():
     box = Box()
-    with contextlib.closing(database()) as db:
-        (disk,) = db.execute("SELECT object FROM sandboxes WHERE id = ?", (int(box.get("id"), 16),)).fetchone()
-    disk = os.path.join(config()["pool"], "sandboxes", f"{disk:012x}")
+    disk = os.path.join(config()["pool"], "sandboxes", object_name(box.get("id")))
     eq(True, os.path.exists(f"{disk}/disk.raw"), "its disk")
     with Events() as events:
         box.remove()
@@ -299,9 +296,7 @@ def a_verb_with_o_nonblock_returns_once_recorded():
 
 
 def domain_state(box):
-    with contextlib.closing(database()) as db:
-        row = db.execute("SELECT object FROM sandboxes WHERE id = ?", (int(box.get("id"), 16),)).fetchone()
-    return subprocess.run(["virsh", "-q", "-c", "qemu:///system", "domstate", f"{config()['vm_prefix']}-{row[0]:012x}"],
+    return subprocess.run(["virsh", "-q", "-c", "qemu:///system", "domstate", f"{config()['vm_prefix']}-{object_name(box.get('id'))}"],
                           capture_output=True, text=True, timeout=20).stdout
 
 

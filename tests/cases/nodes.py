@@ -91,11 +91,6 @@ def numbers(node_path, box):
     return [int(n) for n in text.decode().split("\n")[:-1] if n.isdigit()]
 
 
-def rows(query, *args):
-    with contextlib.closing(database()) as db:
-        return db.execute(query, args).fetchall()
-
-
 def counts_on(node_path, box):
     before = wait_until(lambda: numbers(node_path, box), 20, "the job has counted")
     eq(list(range(before[0], before[0] + len(before))), before, "what the job counted")
@@ -173,7 +168,7 @@ def a_stopped_one_goes_as_its_disk():
     still = Box()
     still.out("echo still > /disk; sync")
     still.verb("stop")
-    at = os.path.join(config()["pool"], "sandboxes", f"{rows('SELECT object FROM sandboxes WHERE id = ?', int(still.get('id'), 16))[0][0]:012x}")
+    at = os.path.join(config()["pool"], "sandboxes", object_name(still.get("id")))
     eq(True, os.path.exists(at), "its disk is here")
     still.set("node", other.name)
     eq(("stopped", other.name, ""), tuple(other.get("sandboxes", still.name, what) for what in ("state", "node", "error")))
@@ -294,8 +289,7 @@ def remove_other():
     wait_until(lambda: not exists("nodes", other.name) or line("nodes", other.name, "state") != "up", AWAY + 10)
     with contextlib.suppress(FileNotFoundError):
         wait_until(forgotten, 20, "the other node is forgotten")
-    with contextlib.closing(database()) as db:
-        eq([(0,)], db.execute("SELECT count(*) FROM heads WHERE node NOT IN (SELECT id FROM nodes)").fetchall(), "templates that it had prepared")
+    eq([(0,)], rows("SELECT count(*) FROM heads WHERE node NOT IN (SELECT id FROM nodes)"), "templates that it had prepared")
 
 
 def forgotten():

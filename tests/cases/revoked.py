@@ -63,18 +63,13 @@ class Tenant:
         subprocess.run(["rm", "-rf", os.path.join(config()["store"], self.name)])  # whoever gets this uid next has another key
 
 
-def row(query, *args):
-    with contextlib.closing(database()) as db:
-        return db.execute(query, args).fetchone()
-
-
 def object_of(name):
     """Of a snapshot, in the pool."""
-    return os.path.join(config()["pool"], "snapshots", f"{row('SELECT id FROM snapshots WHERE name = ?', name)[0]:012x}")
+    return os.path.join(config()["pool"], "snapshots", f"{rows('SELECT id FROM snapshots WHERE name = ?', name)[0][0]:012x}")
 
 
 def suspended_to(uid, name):
-    return row("SELECT name FROM snapshots WHERE id = (SELECT suspended FROM sandboxes WHERE owner = ? AND name = ?)", uid, name)[0]
+    return rows("SELECT name FROM snapshots WHERE id = (SELECT suspended FROM sandboxes WHERE owner = ? AND name = ?)", uid, name)[0][0]
 
 
 def denied(function, *args):

@@ -48,10 +48,6 @@ def is_whole(b):
     wait_until(lambda: len(numbers(b)) > len(seen), 20, "the job counts on")
 
 
-def stats(b):
-    return dict(text.split(None, 1) for text in read("sandboxes", b.name, "stats").splitlines())
-
-
 def snapshot_of(b):
     """The name of what it is suspended to."""
     return rows("SELECT name FROM snapshots WHERE id = (SELECT suspended FROM sandboxes WHERE id = ?)", int(b.get("id"), 16))[0][0]
@@ -66,11 +62,6 @@ def remove_object(b, name):
     subprocess.run(["btrfs", "subvolume", "delete", object_of(b, name)], check=True, capture_output=True)
 
 
-def rows(query, *args):
-    with contextlib.closing(database()) as db:
-        return db.execute(query, args).fetchall()
-
-
 @check
 def a_suspended_sandbox_goes_on_where_it_was():
     b = box()
@@ -81,7 +72,7 @@ def a_suspended_sandbox_goes_on_where_it_was():
         eq("suspended", b.state)
         eq("", b.get("error"), "error")
         eq(None, qemu_of(b.get("id")), "its QEMU")
-        eq("yes", stats(b)["durable"], "durable")
+        eq("yes", stats(b.name)["durable"], "durable")
         upload = events.next(kind="upload")
         at_most(48 << 20, upload["read_bytes"], "bytes read: what differs from the template")
         eq("running", b.job.get("status"), "status of a job meanwhile")

@@ -14,13 +14,7 @@ MIB = 1 << 20
 
 
 def held(owner=0):
-    with contextlib.closing(database()) as db:
-        return sum(db.execute(f"SELECT coalesce(sum(max(delta, 0)), 0) FROM {t} WHERE owner = ?", (owner,)).fetchone()[0]
-                   for t in ("sandboxes", "snapshots", "templates"))
-
-
-def stats(name):
-    return dict(l.split(None, 1) for l in read("sandboxes", name, "stats").splitlines())
+    return sum(rows(f"SELECT coalesce(sum(max(delta, 0)), 0) FROM {t} WHERE owner = ?", owner)[0][0] for t in ("sandboxes", "snapshots", "templates"))
 
 
 @check(limit=200)

@@ -5,11 +5,7 @@ import contextlib
 import os
 import subprocess
 
-from lib import config, database, qemus, wait_until
-
-def rows(query):
-    with contextlib.closing(database()) as db:
-        return db.execute(query).fetchall()
+from lib import config, qemus, rows, wait_until
 
 
 def wanted_objects():

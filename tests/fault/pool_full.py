@@ -125,8 +125,7 @@ def a_restore_without_room_waits_for_it():
     box = Box()
     box.out("echo kept > /kept; sync")
     box.verb("suspend")
-    with contextlib.closing(database()) as db:
-        (number,) = db.execute("SELECT suspended FROM sandboxes WHERE id = ?", (int(box.get("id"), 16),)).fetchone()
+    ((number,),) = rows("SELECT suspended FROM sandboxes WHERE id = ?", int(box.get("id"), 16))
     subprocess.run(["btrfs", "subvolume", "delete", os.path.join(config()["pool"], "snapshots", f"{number:012x}")], check=True, capture_output=True)
     fill_pool()
     try:
