@@ -95,6 +95,8 @@ pack() {
 	(cd "$tree" && find . -print | LC_ALL=C sort | cpio -o -H newc -R 0:0 --quiet --reproducible)
 }
 
+exec 9>"$out/lock"
+flock 9 # one makes it, who came meanwhile finds it made
 if [ -f "$out/initrd" ] && [ -f "$out/vmlinuz" ] && [ "$out/initrd" -nt "$daemon" ] && [ "$out/initrd" -nt "$0" ]; then
 	exit 0
 fi
