@@ -11,7 +11,7 @@
 #include "hostd/credd/haproxy.h"
 #include "hostd/credd/master.h"
 #include "hostd/volumed/secret_file.h"
-#include "ipc/conn.h"
+#include "ipc/conns.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #define CLIENTS_MAX 8u
@@ -30,10 +29,8 @@
 struct server {
     struct credd *credd;
     const struct master_keys *keys;
-    int fd;
-    uv_poll_t poll;
-    struct conn *clients[CLIENTS_MAX];
-    char *plain; /* CREDD_VALUE_MAX and 1, locked */
+    struct conns *clients; /* what they told of sandboxes stays true until somebody says something else */
+    char *plain;           /* CREDD_VALUE_MAX and 1, locked */
 };
 
 struct request {
@@ -501,54 +498,20 @@ static void on_request(void *user, struct conn *c, const void *request, int *fds
         finish(r, rc);
 }
 
-/* What it told of sandboxes stays true until somebody says something else. */
-static void on_closed(void *user, struct conn *c)
-{
-    struct server *s = user;
-    for (unsigned i = 0; i < CLIENTS_MAX; i++)
-        if (s->clients[i] == c)
-            s->clients[i] = NULL;
-}
-
-/* ---- the socket ---- */
-
-static void on_accept(uv_poll_t *p, int status, int events)
+int server_create(struct credd *c, const struct master_keys *keys, int fd, struct server **out, struct err *e)
 {
     static const struct conn_ops conn_ops = {.request_size = sizeof(struct credd_request),
                                              .reply_size = sizeof(struct credd_reply),
                                              .output_max = OUTPUT_MAX,
                                              .takes_fds = true,
-                                             .request = on_request,
-                                             .closed = on_closed};
-    struct server *s = p->data;
-    struct ucred peer;
-    socklen_t len = sizeof peer;
-    (void)status, (void)events;
-    int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && (peer.uid == s->credd->user || peer.uid == 0))
-        for (unsigned i = 0; i < CLIENTS_MAX; i++)
-            if (!s->clients[i]) {
-                s->clients[i] = conn_open(s->credd->loop, fd, &conn_ops, s);
-                return;
-            }
-    log_warn("a connection is refused: not from space-hostd or root, or the ninth");
-    close(fd);
-}
-
-int server_create(struct credd *c, const struct master_keys *keys, int fd, struct server **out, struct err *e)
-{
+                                             .request = on_request};
     struct server *s = calloc(1, sizeof *s);
-    if (!s || !(s->plain = secret_alloc(CREDD_VALUE_MAX + 1)) || uv_poll_init(c->loop, &s->poll, fd) < 0) {
+    if (!s || !(s->plain = secret_alloc(CREDD_VALUE_MAX + 1)) || !(s->clients = conns_open(c->loop, fd, c->user, CLIENTS_MAX, &conn_ops, s))) {
         free(s);
         return err_set(e, ENOMEM, "open the socket: out of memory, or of memory that can be locked (see RLIMIT_MEMLOCK)");
     }
     s->credd = c;
     s->keys = keys;
-    s->fd = fd;
-    s->poll.data = s;
-    uv_poll_start(&s->poll, UV_READABLE, on_accept);
     *out = s;
     return 0;
 }

@@ -17,7 +17,7 @@
 #include "hostd/noded/queue.h"
 #include "hostd/noded/slots.h"
 #include "hostd/noded/vm.h"
-#include "ipc/conn.h"
+#include "ipc/conns.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,10 +37,9 @@ struct server {
     struct node *node;
     struct queue *queue;
     uid_t user;
-    int fd;
-    uv_poll_t poll;
-    bool listening, stopping;
-    struct conn *clients[CLIENTS_MAX];
+    int fd;                /* -1: clients listens, or did */
+    struct conns *clients; /* NULL: not yet, or not any more */
+    bool stopping;
     uint32_t resync; /* reaps that the next RESYNC waits for */
     void (*stopped)(void *user);
     void *stopped_user;
@@ -213,58 +212,13 @@ static void on_request(void *user, struct conn *c, const void *request, int *fds
     refuse(c, q, op ? op->name : "?", &e);
 }
 
-static void on_closed(void *user, struct conn *c)
-{
-    struct server *s = user;
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (s->clients[i] == c)
-            s->clients[i] = NULL;
-}
+static const struct conn_ops conn_ops = {
+    .request_size = sizeof(struct noded_request), .reply_size = sizeof(struct noded_reply), .output_max = OUTPUT_MAX, .request = on_request};
 
 static void broadcast(struct server *s, const struct noded_reply *ev)
 {
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (s->clients[i])
-            conn_event(s->clients[i], ev);
-}
-
-/* The configured user or root, and not too many of them. */
-static bool welcome(const struct server *s, int fd, uint32_t *ret_place)
-{
-    struct ucred peer;
-    socklen_t len = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-        return false;
-    if (peer.uid != s->user && peer.uid != 0) {
-        log_warn("audit: refused pid %d of uid %u: only uid %u and root may connect", peer.pid, peer.uid, s->user);
-        return false;
-    }
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (!s->clients[i]) {
-            *ret_place = i;
-            return true;
-        }
-    log_warn("refused pid %d: %u clients are connected already", peer.pid, CLIENTS_MAX);
-    return false;
-}
-
-static void on_accept(uv_poll_t *p, int status, int events)
-{
-    static const struct conn_ops conn_ops = {.request_size = sizeof(struct noded_request),
-                                             .reply_size = sizeof(struct noded_reply),
-                                             .output_max = OUTPUT_MAX,
-                                             .request = on_request,
-                                             .closed = on_closed};
-    struct server *s = p->data;
-    uint32_t place;
-    (void)status, (void)events;
-    int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    if (welcome(s, fd, &place))
-        s->clients[place] = conn_open(s->loop, fd, &conn_ops, s);
-    else
-        close(fd);
+    if (s->clients)
+        conns_event(s->clients, ev);
 }
 
 /* ---- libvirt ---- */
@@ -323,7 +277,7 @@ int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run,
         return rc;
     struct server *s = calloc(1, sizeof *s);
     struct queue *q = s ? queue_create(loop) : NULL;
-    if (!q || uv_poll_init(loop, &s->poll, fd) < 0) {
+    if (!q) {
         free(s); /* a queue made in vain stays: main ends now */
         return err_set(e, ENOMEM, "open the socket: out of memory");
     }
@@ -332,18 +286,20 @@ int server_open(uv_loop_t *loop, struct node *node, int dir_fd, const char *run,
     s->user = user;
     s->queue = q;
     s->fd = steal_fd(&fd);
-    s->poll.data = s;
     *out = s;
     return 0;
 }
 
 int server_listen(struct server *s, struct err *e)
 {
-    if (s->listening || s->stopping)
+    if (s->clients || s->stopping)
         return 0;
-    if (listen(s->fd, CLIENTS_MAX) < 0 || uv_poll_start(&s->poll, UV_READABLE, on_accept) < 0)
+    if (listen(s->fd, CLIENTS_MAX) < 0)
         return err_sys(e, "listen on the socket");
-    s->listening = true;
+    s->clients = conns_open(s->loop, s->fd, s->user, CLIENTS_MAX, &conn_ops, s);
+    if (!s->clients)
+        return err_set(e, ENOMEM, "listen on the socket: out of memory");
+    s->fd = -1;
     log_info("ready");
     return 0;
 }
@@ -353,11 +309,10 @@ void server_stop(struct server *s, void (*stopped)(void *user), void *user)
     s->stopping = true;
     s->stopped = stopped;
     s->stopped_user = user;
-    uv_poll_stop(&s->poll);
-    close(s->fd);
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (s->clients[i])
-            conn_close(s->clients[i]);
+    if (s->clients)
+        conns_close(s->clients);
+    s->clients = NULL;
+    cleanup_close(&s->fd);
     if (queue_count(s->queue) == 0)
         stopped(user);
 }

@@ -8,24 +8,20 @@
 #include "hostd/volumed/store/download.h"
 #include "hostd/volumed/store/gc.h"
 #include "hostd/volumed/store/upload.h"
-#include "ipc/conn.h"
+#include "ipc/conns.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 
 #define CLIENTS_MAX 16u
 #define OUTPUT_MAX  (CONN_REQUESTS_MAX + 64u) /* answers that a client may leave unread beyond what the socket holds */
 
 struct server {
     struct store *store;
-    int fd;
-    uid_t user;
-    uv_poll_t poll;
-    struct conn *clients[CLIENTS_MAX];
+    struct conns *clients;
     struct job *jobs;
     struct task_pool collecting; /* one at a time */
     bool stopping;
@@ -450,9 +446,6 @@ static void on_request(void *user, struct conn *c, const void *request, int *fds
 static void on_closed(void *user, struct conn *c)
 {
     struct server *s = user;
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (s->clients[i] == c)
-            s->clients[i] = NULL;
     for (struct job *j = s->jobs, *next; j; j = next) {
         next = j->next;
         if (j->conn == c && j->co)
@@ -460,28 +453,9 @@ static void on_closed(void *user, struct conn *c)
     }
 }
 
-/* ---- the socket ---- */
+/* ---- begin and end ---- */
 
-static bool welcome(const struct server *s, int fd, uint32_t *ret_place)
-{
-    struct ucred peer;
-    socklen_t len = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-        return false;
-    if (peer.uid != s->user && peer.uid != 0) {
-        log_warn("refused pid %d of uid %u: only uid %u and root may connect", peer.pid, peer.uid, s->user);
-        return false;
-    }
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (!s->clients[i]) {
-            *ret_place = i;
-            return true;
-        }
-    log_warn("refused pid %d: %u clients are connected already", peer.pid, CLIENTS_MAX);
-    return false;
-}
-
-static void on_accept(uv_poll_t *p, int status, int events)
+struct server *server_create(struct store *store, int fd, uid_t user, struct err *e)
 {
     static const struct conn_ops conn_ops = {.request_size = sizeof(struct volumed_request),
                                              .reply_size = sizeof(struct volumed_reply),
@@ -489,38 +463,18 @@ static void on_accept(uv_poll_t *p, int status, int events)
                                              .takes_fds = true,
                                              .request = on_request,
                                              .closed = on_closed};
-    struct server *s = p->data;
-    uint32_t place;
-    (void)status, (void)events;
-    int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    if (welcome(s, fd, &place))
-        s->clients[place] = conn_open(s->store->loop, fd, &conn_ops, s);
-    else
-        close(fd);
-}
-
-struct server *server_create(struct store *store, int fd, uid_t user, struct err *e)
-{
     struct server *s = calloc(1, sizeof *s);
-    if (!s || uv_poll_init(store->loop, &s->poll, fd) < 0) {
+    if (!s || !(s->clients = conns_open(store->loop, fd, user, CLIENTS_MAX, &conn_ops, s))) {
         free(s);
         err_set(e, ENOMEM, "open the socket: out of memory");
         return NULL;
     }
     s->store = store;
-    s->fd = fd;
-    s->user = user;
-    s->poll.data = s;
     task_pool_init(&s->collecting, store->co, 1);
     uv_timer_init(store->loop, &s->drain);
     s->drain.data = s;
-    uv_poll_start(&s->poll, UV_READABLE, on_accept);
     return s;
 }
-
-/* ---- the end ---- */
 
 static void drain_tick(uv_timer_t *t)
 {
@@ -542,10 +496,6 @@ void server_stop(struct server *s, void (*stopped)(void *user), void *user)
     s->stopping = true;
     s->stopped = stopped;
     s->stopped_user = user;
-    uv_poll_stop(&s->poll);
-    close(s->fd);
-    for (uint32_t i = 0; i < CLIENTS_MAX; i++)
-        if (s->clients[i])
-            conn_close(s->clients[i]);
+    conns_close(s->clients);
     check_drained(s);
 }
