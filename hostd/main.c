@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // space-hostd: the unprivileged control plane of a node. Reads the configuration, opens the stores, serves the tree.
 #include "base/log.h"
+#include "base/options.h"
 #include "base/str.h"
 #include "hostd/cluster/cluster.h"
 #include "hostd/credential/credential.h"
@@ -20,7 +21,6 @@
 #include "hostd/volume/volume.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <malloc.h>
 #include <signal.h>
@@ -207,26 +207,11 @@ static int run(const char *config_path, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"debug", no_argument, NULL, 'd'},
-                                            {"version", no_argument, NULL, 'v'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    const char *config = CONFIG_PATH_DEFAULT;
+    const char *config;
     struct err e = {0};
-    for (int o; (o = getopt_long(argc, argv, "c:dvh", options, NULL)) != -1;) {
-        if (o == 'c') {
-            config = optarg;
-        } else if (o == 'd') {
-            log_set_level(LOG_L_DEBUG);
-        } else if (o == 'v') {
-            printf("space-hostd %s\n", SPACE_VERSION);
-            return 0;
-        } else {
-            fprintf(o == 'h' ? stdout : stderr, "usage: space-hostd [--config FILE] [--debug] [--version]\n");
-            return o == 'h' ? 0 : 2;
-        }
-    }
+    int status = options_parse(argc, argv, "space-hostd", "", &config);
+    if (status >= 0)
+        return status;
     signal(SIGPIPE, SIG_IGN);
     mallopt(M_TRIM_THRESHOLD, 64 << 20); /* replies of up to 1 MiB come and go: keep their pages */
     mallopt(M_MMAP_THRESHOLD, 4 << 20);

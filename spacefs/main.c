@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // spacefs: mounts the tree that space-hostd serves.
 #include "base/log.h"
+#include "base/options.h"
 #include "isolate/isolate.h"
 #include "spacefs/conn.h"
 #include "spacefs/gesture.h"
@@ -10,49 +11,14 @@
 #include "spacefs/session.h"
 #include "spacefs/task.h"
 
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const char usage[] = "usage: spacefs [--config FILE] [--debug]\n"
-                            "Mounts the tree of space-hostd where FILE (default " CONFIG_PATH_DEFAULT ") says, in the\n"
-                            "foreground. Must be started as root; runs as the configured user. SIGTERM ends it; then\n"
-                            "detach the mount with umount -l.\n";
-
-struct options {
-    const char *config;
-    bool debug;
-};
-
-/* Returns -1 to go on, else the exit status. */
-static int parse_options(int argc, char **argv, struct options *o)
-{
-    static const struct option table[] = {
-        {"config", required_argument, NULL, 'c'},
-        {"debug", no_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},
-        {NULL, 0, NULL, 0},
-    };
-    o->config = CONFIG_PATH_DEFAULT;
-    for (int c; (c = getopt_long(argc, argv, "", table, NULL)) >= 0;) {
-        if (c == 'c')
-            o->config = optarg;
-        else if (c == 'd')
-            o->debug = true;
-        else if (c == 'v')
-            return printf("spacefs %s\n", SPACE_VERSION) < 0;
-        else
-            return fputs(usage, c == 'h' ? stdout : stderr) < 0 || c != 'h';
-    }
-    if (optind == argc)
-        return -1;
-    fputs(usage, stderr);
-    return 1;
-}
+static const char about[] = "Mounts the tree of space-hostd where FILE says, in the foreground. Must be started as root; runs as\n"
+                            "the configured user. SIGTERM ends it; then detach the mount with umount -l.\n";
 
 static void on_unmounted(struct fs *fs)
 {
@@ -141,14 +107,12 @@ int main(int argc, char **argv)
 {
     struct fs fs = {0};
     struct err e = {0};
-    struct options o = {0};
-    int status = parse_options(argc, argv, &o);
+    const char *config;
+    int status = options_parse(argc, argv, "spacefs", about, &config);
     if (status >= 0)
         return status;
-    if (o.debug)
-        log_set_level(LOG_L_DEBUG);
     signal(SIGPIPE, SIG_IGN);
-    if (config_load(o.config, &fs.config, &e) < 0 || open_loop(&fs, &e) < 0)
+    if (config_load(config, &fs.config, &e) < 0 || open_loop(&fs, &e) < 0)
         goto failed;
     node_init(&fs);
     if (session_open(&fs, &e) < 0 || isolate_become(fs.config.user, fs.config.group, &e) < 0)

@@ -4,11 +4,11 @@
 // As root it writes HAProxy's configuration, gives itself a network of its own that has nothing in it, gives up what HAProxy does not need to bind its
 // sockets and become `inject_user`, and becomes HAProxy. Which can then reach what is in RUN/inject, its root directory, and nothing else.
 #include "base/log.h"
+#include "base/options.h"
 #include "hostd/credd/haproxy.h"
 #include "ipc/inject.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <sched.h>
@@ -106,21 +106,11 @@ static int run(const char *path, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    const char *config = CONFIG_PATH_DEFAULT;
+    const char *config;
     struct err e = {0};
-    for (int o; (o = getopt_long(argc, argv, "c:vh", options, NULL)) != -1;) {
-        if (o == 'c') {
-            config = optarg;
-        } else if (o == 'v') {
-            puts("space-inject " SPACE_VERSION);
-            return 0;
-        } else {
-            fprintf(o == 'h' ? stdout : stderr, "usage: space-inject [--config FILE] [--version]\n");
-            return o == 'h' ? 0 : 2;
-        }
-    }
+    int status = options_parse(argc, argv, "space-inject", "", &config);
+    if (status >= 0)
+        return status;
     run(config, &e);
     log_error("%s", e.msg);
     return 1;

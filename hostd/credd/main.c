@@ -2,6 +2,7 @@
 // space-credd: keeps secrets, and gives each to whom it is meant for. Started as root, it opens its socket, reads what only root may, and becomes `cred_user`.
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "base/str.h"
 #include "hostd/credd/audit.h"
 #include "hostd/credd/audit_tally.h"
@@ -16,7 +17,6 @@
 #include "isolate/isolate.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <malloc.h>
 #include <pwd.h>
 #include <signal.h>
@@ -174,26 +174,11 @@ static int run(const char *path, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"debug", no_argument, NULL, 'd'},
-                                            {"version", no_argument, NULL, 'v'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    const char *config = CONFIG_PATH_DEFAULT;
+    const char *config;
     struct err e = {0};
-    for (int o; (o = getopt_long(argc, argv, "c:dvh", options, NULL)) != -1;) {
-        if (o == 'c') {
-            config = optarg;
-        } else if (o == 'd') {
-            log_set_level(LOG_L_DEBUG);
-        } else if (o == 'v') {
-            puts("space-credd " SPACE_VERSION);
-            return 0;
-        } else {
-            fprintf(o == 'h' ? stdout : stderr, "usage: space-credd [--config FILE] [--debug] [--version]\n");
-            return o == 'h' ? 0 : 2;
-        }
-    }
+    int status = options_parse(argc, argv, "space-credd", "", &config);
+    if (status >= 0)
+        return status;
     signal(SIGPIPE, SIG_IGN);
     mallopt(M_ARENA_MAX, 1);
     if (run(config, &e) == 0)

@@ -6,11 +6,11 @@
 // until it is back: their network has no other way out.
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "hostd/netd/netd.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -140,21 +140,11 @@ static int run(const char *config, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"version", no_argument, NULL, 'v'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    const char *config = CONFIG_PATH_DEFAULT;
+    const char *config;
     struct err e = {0};
-    for (int o; (o = getopt_long(argc, argv, "c:vh", options, NULL)) != -1;) {
-        if (o == 'c') {
-            config = optarg;
-        } else if (o == 'v') {
-            puts("space-netd " SPACE_VERSION);
-            return 0;
-        } else {
-            fprintf(o == 'h' ? stdout : stderr, "usage: space-netd [--config FILE] [--version]\n");
-            return o == 'h' ? 0 : 2;
-        }
-    }
+    int status = options_parse(argc, argv, "space-netd", "", &config);
+    if (status >= 0)
+        return status;
     if (run(config, &e) == 0)
         return 0;
     log_error("%s", e.msg);

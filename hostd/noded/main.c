@@ -10,6 +10,7 @@
 // from the directories.
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "hostd/noded/channel.h"
 #include "hostd/noded/head.h"
 #include "hostd/noded/isolate.h"
@@ -26,7 +27,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -238,40 +238,13 @@ static int run(const char *config, struct err *e)
     return rc;
 }
 
-static const char usage[] = "usage: space-noded [--config FILE] [--debug]\n"
-                            "Does what only root can do for space-hostd: subvolumes and virtual machines.\n"
-                            "  --config FILE  default " CONFIG_PATH_DEFAULT "\n"
-                            "  --debug        log more\n"
-                            "  --version\n  --help\n";
-
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},
-        {"debug", no_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},
-        {NULL, 0, NULL, 0},
-    };
-    const char *config = CONFIG_PATH_DEFAULT;
+    const char *config;
     struct err e = {0};
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (c == 'c') {
-            config = optarg;
-        } else if (c == 'd') {
-            log_set_level(LOG_L_DEBUG);
-        } else if (c == 'h' || c == 'v') {
-            fputs(c == 'h' ? usage : "space-noded " SPACE_VERSION "\n", stdout);
-            return 0;
-        } else {
-            fputs(usage, stderr);
-            return 2;
-        }
-    }
-    if (optind != argc) {
-        fputs(usage, stderr);
-        return 2;
-    }
+    int status = options_parse(argc, argv, "space-noded", "", &config);
+    if (status >= 0)
+        return status;
     if (run(config, &e) == 0)
         return 0;
     log_error("%s", e.msg);

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "hostd/volumed/isolate.h"
 #include "hostd/volumed/server.h"
 #include "hostd/volumed/store/ledger.h"
@@ -10,7 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <malloc.h>
 #include <pwd.h>
 #include <signal.h>
@@ -221,26 +221,11 @@ static int run(const char *path, struct err *e)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"debug", no_argument, NULL, 'd'},
-                                            {"version", no_argument, NULL, 'v'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    const char *config = CONFIG_PATH_DEFAULT;
+    const char *config;
     struct err e = {0};
-    for (int o; (o = getopt_long(argc, argv, "c:dvh", options, NULL)) != -1;) {
-        if (o == 'c') {
-            config = optarg;
-        } else if (o == 'd') {
-            log_set_level(LOG_L_DEBUG);
-        } else if (o == 'v') {
-            puts("space-volumed " SPACE_VERSION);
-            return 0;
-        } else {
-            fprintf(o == 'h' ? stdout : stderr, "usage: space-volumed [--config FILE] [--debug] [--version]\n");
-            return o == 'h' ? 0 : 2;
-        }
-    }
+    int status = options_parse(argc, argv, "space-volumed", "", &config);
+    if (status >= 0)
+        return status;
     signal(SIGPIPE, SIG_IGN);
     mallopt(M_ARENA_MAX, 2); /* threads that come and go keep no memory each */
     mallopt(M_MMAP_THRESHOLD, 256 << 10);
