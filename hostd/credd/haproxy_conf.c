@@ -20,25 +20,26 @@
 #define CONNECTIONS_MAX 8000u
 #define THREADS_MAX     8
 
-/* Requests pass rule by rule; one that is not told otherwise by space-credd ends here. Nothing that holds a URL or a header is logged. */
+/* What is said of a connection is kept with it. Requests pass rule by rule; the usual ones leave early, since each rule and each variable costs all of them, and one that
+ * is not told otherwise by space-credd ends at the last. Nothing that holds a URL or a header is logged. */
 static const char frontend[] =
-    "    http-request set-var(txn.name) fc_pp_authority\n"
-    "    http-request set-var(txn.host) req.hdr(host),host_only,lower\n"
-    "    http-request set-var(txn.sni) ssl_fc_sni,lower\n"
+    "    tcp-request session set-var(sess.name) fc_pp_authority\n"
+    "    tcp-request session set-var(sess.sni) ssl_fc_sni,lower,strcmp(sess.name)\n"
     "    http-request return status 421 content-type text/plain string \"the request is for another host than its connection\\n\" "
-    "unless { var(txn.host),strcmp(txn.name) eq 0 } { var(txn.sni),strcmp(txn.name) eq 0 } { req.hdr_cnt(host) eq 1 }\n"
+    "unless { req.hdr(host),host_only,lower,strcmp(sess.name) eq 0 } { var(sess.sni) -m int 0 } { req.hdr_cnt(host) eq 1 }\n"
     "    http-request return status 405 content-type text/plain string \"a host with a credential takes no such request\\n\" if { method TRACE "
     "CONNECT }\n"
     "    filter spoe engine credd config spoe.cfg\n"
     "    http-request send-spoe-group credd ask\n"
+    "    http-request set-header Authorization %[var(txn.cred.authorization)] if { var(txn.cred.authorization) -m found }\n"
+    "    http-request allow if { var(txn.cred.authorization) -m found }\n"
+    "    http-request set-header X-Api-Key %[var(txn.cred.api_key)] if { var(txn.cred.api_key) -m found }\n"
+    "    http-request allow if { var(txn.cred.api_key) -m found }\n"
     "    http-request return status 403 content-type text/plain lf-string \"%[var(txn.cred.reason)]\\n\" if { var(txn.cred.status) -m int 403 }\n"
     "    http-request return status 429 content-type text/plain lf-string \"%[var(txn.cred.reason)]\\n\" if { var(txn.cred.status) -m int 429 }\n"
     "    http-request return status 503 content-type text/plain lf-string \"%[var(txn.cred.reason)]\\n\" if { var(txn.cred.status) -m int 503 }\n"
-    "    http-request return status 503 content-type text/plain string \"space-credd does not answer\\n\" unless { var(txn.cred.status) -m int 0 }\n"
-    "    http-request set-header Authorization %[var(txn.cred.value)] if { var(txn.cred.place) -m str authorization }\n"
-    "    http-request set-header X-Api-Key %[var(txn.cred.value)] if { var(txn.cred.place) -m str x-api-key }\n"
-    "    http-request set-var(txn.injected) str(yes) if { var(txn.cred.place) -m str authorization x-api-key } { var(txn.cred.value) -m found }\n"
-    "    http-request lua.inject unless { var(txn.injected) -m found }\n"
+    "    http-request return status 503 content-type text/plain string \"space-credd does not answer\\n\" unless { var(txn.cred.place) -m found }\n"
+    "    http-request lua.inject\n"
     "    http-request return status 503 content-type text/plain string \"the credential cannot be put in\\n\" unless { var(txn.injected) -m str yes "
     "}\n"
     "    use_backend out-h1 unless { ssl_fc_alpn h2 }\n"
@@ -139,7 +140,7 @@ static void write_proxies(FILE *f, const struct config *c, const char *folder)
           "    timeout http-request 30s\n"
           "    timeout http-keep-alive 10m\n"
           "    unique-id-format %[fc_pp_unique_id]\n"
-          "    log-format \"%[var(txn.name)] %ST %ts\"\n"
+          "    log-format \"%[var(sess.name)] %ST %ts\"\n"
           "    error-log-format \"a connection failed: %[fc_err_str] %[ssl_fc_err_str]\"\n"
           "frontend in\n"
           "    option http-no-delay\n",
@@ -154,7 +155,7 @@ static void write_proxies(FILE *f, const struct config *c, const char *folder)
                 "backend out-%s\n"
                 "    http-reuse never\n"
                 "    server netd unix@/" INJECT_OUT
-                " send-proxy-v2 proxy-v2-options unique-id ssl verify required ca-file %s/upstream.pem sni var(txn.name) "
+                " send-proxy-v2 proxy-v2-options unique-id ssl verify required ca-file %s/upstream.pem sni fc_pp_authority "
                 "alpn %shttp/1.1 ws h1 no-ssl-reuse\n",
                 h2 ? "h2" : "h1", folder, h2 ? "h2," : "");
     fputs("backend agent\n"

@@ -137,22 +137,23 @@ static void write_refusal(struct spoe_writer *w, const struct use *u, uint32_t s
     spoe_ack_end(w);
 }
 
-/* For the two headers that nearly all hosts take HAProxy has rules of its own, others cost it more. */
-static const char *place_of(const struct cred_answer *a)
+/* For the two headers that nearly all hosts take HAProxy has rules of its own, and one variable says all; others cost it more. */
+static const char *variable_of(const struct cred_answer *a)
 {
     if (a->place == CRED_QUERY)
-        return "query";
-    return strcasecmp(a->name, "Authorization") == 0 ? "authorization" : strcasecmp(a->name, "X-Api-Key") == 0 ? "x-api-key" : "header";
+        return NULL;
+    return strcasecmp(a->name, "Authorization") == 0 ? "authorization" : strcasecmp(a->name, "X-Api-Key") == 0 ? "api_key" : NULL;
 }
 
 static void write_found(struct spoe_writer *w, const struct use *u, const struct cred_answer *a)
 {
-    const char *place = place_of(a);
+    const char *variable = variable_of(a), *place = a->place == CRED_QUERY ? "query" : "header";
     spoe_ack_begin(w, u->stream, u->frame);
-    spoe_ack_number(w, "status", 0);
-    spoe_ack_text(w, "place", place, strlen(place));
-    spoe_ack_text(w, "name", a->name, strlen(a->name));
-    spoe_ack_text(w, "value", a->value, a->len);
+    if (!variable) {
+        spoe_ack_text(w, "place", place, strlen(place));
+        spoe_ack_text(w, "name", a->name, strlen(a->name));
+    }
+    spoe_ack_text(w, variable ? variable : "value", a->value, a->len);
     spoe_ack_end(w);
 }
 
