@@ -47,8 +47,8 @@ static void udp_ready(struct watch *w, uint32_t events)
 }
 
 /* Nobody shares the cable between netd and a guest, and it loses nothing: BBR, where that is the
- * host's choice, would cost a timer for each burst there. Connections to servers are as the host
- * wants them. Every kernel has Reno, for everybody; sockets that this one accepts inherit it. */
+ * host's choice, would cost a timer for each burst there. Connections to servers are as the
+ * configuration says. Every kernel has Reno, for everybody; sockets that this one accepts inherit it. */
 static void choose_congestion(int tcp)
 {
     static const char algorithm[] = "reno";

@@ -12,10 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,6 +88,24 @@ static void look_at_rules(struct netd *n, struct rules_file *f)
     apply_rules(n, l);
 }
 
+/* ---- congestion control ---- */
+
+/* As who makes the connections, who may not choose everything. The host's choice is no reason to
+ * leave guests without a network. */
+static void choose_congestion(struct netd *n)
+{
+    const char *name = n->config.egress_congestion;
+    if (strcmp(name, "system") == 0)
+        return;
+    AUTO_CLOSE int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0)
+        strcpy(n->congestion, name);
+    else
+        log_warn("egress_congestion = %s: %s: connections to servers are as the host has them; sysctl net.ipv4.tcp_allowed_congestion_control says "
+                 "what may be chosen",
+                 name, strerror(errno));
+}
+
 /* ---- life ---- */
 
 static void tick(struct netd *n, struct rules_file *rules)
@@ -133,6 +154,8 @@ static int run(const char *config, struct err *e)
         rc = inject_open(n, e);
     if (rc == 0)
         rc = isolate(&n->config, e);
+    if (rc == 0)
+        choose_congestion(n);
     if (rc == 0)
         log_info("space-netd " SPACE_VERSION " is ready");
     return rc < 0 ? rc : serve(n, e);

@@ -72,7 +72,8 @@ struct guest {
 struct netd {
     struct loop *loop;
     struct config config;
-    uid_t user; /* who may be our client */
+    char congestion[16]; /* of connections to servers, where it is not the host's choice */
+    uid_t user;          /* who may be our client */
     struct control *control;
     struct names *names;
     struct injector *injector; /* NULL: nothing is injected */

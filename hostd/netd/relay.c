@@ -600,7 +600,7 @@ static void end_ready(struct watch *w, uint32_t events)
 
 /* ---- begin ---- */
 
-static int connect_to(uint32_t address, uint16_t port)
+static int connect_to(const struct netd *n, uint32_t address, uint16_t port)
 {
     const int on = 1, idle = 60;
     const struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(address)};
@@ -610,6 +610,8 @@ static int connect_to(uint32_t address, uint16_t port)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    if (n->congestion[0])
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, n->congestion, (socklen_t)strlen(n->congestion));
     set_reset(fd, true);
     if (connect(fd, (const struct sockaddr *)&to, sizeof to) < 0 && errno != EINPROGRESS) {
         int rc = -errno;
@@ -691,7 +693,7 @@ static void begin(struct guest *g, int fd, uint32_t address, uint16_t port)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     set_reset(fd, true);
-    join(r, connect_to(address, port));
+    join(r, connect_to(g->netd, address, port));
     if (r->dead)
         return;
     r->deadline = loop_now(g->netd->loop) + CONNECT_MSEC;
@@ -717,7 +719,7 @@ void relay_join(struct relay *outer, int fd)
     r->sniffed = true; /* HAProxy's words, not the guest's */
     r->connected = outer->upstream >= 0;
     r->deadline = r->connected ? 0 : loop_now(g->netd->loop) + CONNECT_MSEC;
-    join(r, r->connected ? steal_fd(&outer->upstream) : connect_to(r->address, r->port));
+    join(r, r->connected ? steal_fd(&outer->upstream) : connect_to(g->netd, r->address, r->port));
 }
 
 /* Where the guest wanted to go, before the rules of its namespace sent it here. */

@@ -53,6 +53,7 @@ static const struct key keys[] = {
     {"inject_ca", K_PATH, AT(inject_ca), 0, 0, "/etc/space/upstream.pem"},
     {"resolver", K_TEXT, AT(resolver), 0, 0, "system"},
     {"egress", K_PATH, AT(egress), 0, 0, "/etc/space/egress"},
+    {"egress_congestion", K_NAME, AT(egress_congestion), 0, 0, "system"},
     {"node", K_NAME, AT(node), 0, 0, NULL},
     {"libvirt", K_TEXT, AT(libvirt), 0, 0, "qemu:///system"},
     {"vm_prefix", K_NAME, AT(vm_prefix), 0, 0, "space"},

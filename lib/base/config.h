@@ -29,6 +29,7 @@ struct config {
         [CONFIG_PATH_MAX];        /* PEM file of CAs that such hosts may have besides the system's; default /etc/space/upstream.pem, may be missing */
     char resolver[256];           /* name servers that space-netd asks: `system` (those of /etc/resolv.conf), or ADDRESS[:PORT],... */
     char egress[CONFIG_PATH_MAX]; /* rules of which the denials go before those of every sandbox; default /etc/space/egress, may be missing */
+    char egress_congestion[16];   /* congestion control of connections to servers, by the kernel's name; default system: the host's choice */
     char node[65];                /* name of this node; default the host's name */
     char libvirt[128];            /* URI; default qemu:///system */
     char vm_prefix[33];           /* libvirt domain names are PREFIX-ID; default space. Two instances need different ones */

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much space-netd costs beside a namespace with plain nftables NAT: connections (bar: 1.5 times as long) and bulk throughput (bar: 80 %).
 
-egress.py SPACE-NETD; as root, on a quiet machine."""
+egress.py SPACE-NETD [CONGESTION]; as root, on a quiet machine. With CONGESTION, space-netd's `egress_congestion` is that one."""
 import os
 import socket
 import statistics
@@ -94,7 +94,7 @@ def throughput(name, address, up):
 
 
 def main():
-    with World(sys.argv[1]) as w:
+    with World(sys.argv[1], more=f"egress_congestion = {sys.argv[2]}\n" if len(sys.argv) > 2 else "") as w:
         w.ask(HELLO)
         for port, serve in ((7003, lambda c: [c.sendall(d) for d in received(c)]), (7004, feed), (7005, swallow)):
             listen(w, port, serve)

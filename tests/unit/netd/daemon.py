@@ -50,12 +50,12 @@ def libc_setns(fd):
 
 
 class World:
-    def __init__(self, program, config="net_user = nobody\nresolver = 127.0.0.1:1\ninject = no\n"):
+    def __init__(self, program, config="net_user = nobody\nresolver = 127.0.0.1:1\ninject = no\n", more="", tag=""):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="netd-"))
-        self.tag = f"nd{os.getpid()}"
+        self.tag = f"nd{os.getpid()}{tag}"
         self.spaces = []
         os.chmod(self.dir, 0o755)
-        (self.dir / "conf").write_text(f"run = {self.dir}\nuser = root\negress = {self.dir}/egress\n{config}")
+        (self.dir / "conf").write_text(f"run = {self.dir}\nuser = root\negress = {self.dir}/egress\n{config}{more}")
         self.log = open(self.dir / "log", "w+")
         self.netd = subprocess.Popen([program, "--config", self.dir / "conf"], stderr=self.log)
         wait("its socket", lambda: (self.dir / "netd.sock").exists())
@@ -278,9 +278,21 @@ def test_what_goes_to_a_guest_is_not_paced(w):
         return sh(*argv, "ss", "-tinO", "state", "established")
     inner = f"{w.tag}h8"
     assert " reno " in sockets("ip", "netns", "exec", inner), sockets("ip", "netns", "exec", inner)
-    mine = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     outer = [l for l in sockets().splitlines() if f"{SERVER}:7003" in l]
-    assert outer and all(f" {mine} " in l for l in outer), outer
+    assert outer and all(f" {congestion()[1]} " in l for l in outer), (congestion(), outer)
+
+
+def congestion():
+    """The host's choice, and another one that everybody may have, if there is any."""
+    mine, allowed = (pathlib.Path(f"/proc/sys/net/ipv4/tcp_{n}congestion_control").read_text().split() for n in ("", "allowed_"))
+    return mine[0], ([a for a in allowed if a != mine[0]] or mine)[0]
+
+
+def test_congestion_control_that_nobody_has_leaves_the_hosts(w):
+    with World(sys.argv[1], more="egress_congestion = nobodys\n", tag="c") as other:
+        eq("", other.ask(HELLO), "it is there")
+        said = (other.dir / "log").read_text()
+        assert "egress_congestion = nobodys: No such file or directory: connections to servers are as the host has them" in said, said
 
 
 def test_what_no_hostd_may_send_ends_its_connection_or_is_refused(w):
@@ -461,7 +473,7 @@ def test_many_guests_cost_little(w, count=1000):
 
 
 def main():
-    with World(sys.argv[1]) as w:
+    with World(sys.argv[1], more=f"egress_congestion = {congestion()[1]}\n") as w:
         eq("", w.ask(HELLO), "guests of a new one")
         for name, test in [(n, t) for n, t in globals().items() if n.startswith("test_")]:
             began = time.monotonic()
