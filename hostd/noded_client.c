@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "ipc/packet.h"
+#include "ipc/client.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -29,16 +29,12 @@ struct noded {
     struct space *space;
     struct noded_hooks hooks;
     char path[108];
-    int fd;
-    uv_poll_t *poll;
-    uv_timer_t retry, away;
+    struct client *client;
+    uv_timer_t away;
     struct hmap calls;
     uint64_t next_tag;
     struct call *hello; /* in flight on this connection */
 };
-
-static void try_connect(uv_timer_t *t);
-static void lost(struct noded *n);
 
 static void finish(struct noded *n, struct call *c, const struct noded_reply *rep, int fd)
 {
@@ -68,9 +64,8 @@ static void fail_all(uv_timer_t *t)
 
 static int transmit(struct noded *n, struct call *c)
 {
-    int rc = packet_send(n->fd, &(struct iovec){&c->req, sizeof c->req}, 1, NULL, 0);
-    c->sent = rc > 0;
-    return c->sent ? 0 : -EAGAIN; /* a broken connection is seen by who reads it */
+    c->sent = client_send(n->client, &(struct iovec){&c->req, sizeof c->req}, 1, NULL, 0) > 0;
+    return c->sent ? 0 : -EAGAIN;
 }
 
 /* Sends what has not been sent on this connection; EAGAIN leaves the rest for the next writable moment. */
@@ -83,61 +78,36 @@ static void transmit_all(struct noded *n)
     }
 }
 
-static int receive(struct noded *n, struct noded_reply *rep, int *fd)
+static void on_packet(void *user, void *bytes, size_t size, int fd)
 {
-    ssize_t got = packet_receive(n->fd, rep, sizeof *rep, fd);
-    if (got <= 0)
-        return (int)got;
+    struct noded *n = user;
+    struct noded_reply *rep = bytes;
+    AUTO_CLOSE int theirs = fd;
+    if (size != sizeof *rep) {
+        client_hang_up(n->client);
+        return;
+    }
     rep->sentence[sizeof rep->sentence - 1] = 0;
-    if (got == (ssize_t)sizeof *rep)
-        return 1;
-    cleanup_close(fd);
-    return -EPROTO;
-}
-
-static void dispatch(struct noded *n, const struct noded_reply *rep, int fd)
-{
     if (rep->event != NODED_REPLY) {
-        if (fd >= 0)
-            close(fd);
         n->hooks.event(n->hooks.user, rep);
         return;
     }
     struct hmap_node *it = hmap_find(&n->calls, rep->tag);
     if (it)
-        finish(n, hmap_entry(it, struct call, node), rep, fd);
-    else if (fd >= 0)
-        close(fd);
+        finish(n, hmap_entry(it, struct call, node), rep, steal_fd(&theirs));
 }
 
-static void readable(uv_poll_t *p, int status, int events)
+static void on_ready(void *user)
 {
-    struct noded *n = p->data;
-    (void)events;
-    struct noded_reply rep;
-    int fd, rc = status < 0 ? status : 0;
-    while (rc >= 0 && n->poll == p && (rc = receive(n, &rep, &fd)) > 0)
-        dispatch(n, &rep, fd);
-    if (rc < 0 && n->poll == p)
-        lost(n);
-    else if (n->poll == p)
+    struct noded *n = user;
+    if (!n->hello)
         transmit_all(n);
 }
 
-static void poll_closed(uv_handle_t *h)
+static void on_down(void *user)
 {
-    free(h);
-}
-
-static void drop_connection(struct noded *n)
-{
-    if (!n->poll)
-        return;
-    uv_poll_stop(n->poll);
-    uv_close((uv_handle_t *)n->poll, poll_closed);
-    n->poll = NULL;
-    close(n->fd);
-    n->fd = -1;
+    struct noded *n = user;
+    log_warn("space-noded went away; waiting for it");
     if (n->hello) {
         hmap_remove(&n->calls, &n->hello->node);
         free(n->hello);
@@ -148,14 +118,7 @@ static void drop_connection(struct noded *n)
         c->repeated = c->repeated || c->sent;
         c->sent = false;
     }
-}
-
-static void lost(struct noded *n)
-{
-    log_warn("space-noded went away; waiting for it");
-    drop_connection(n);
     uv_timer_start(&n->away, fail_all, AWAY_MSEC, 0);
-    uv_timer_start(&n->retry, try_connect, RETRY_MSEC, 0);
 }
 
 static void hello_done(void *user, const struct noded_reply *rep, int fd, bool repeated)
@@ -178,61 +141,7 @@ static void hello_done(void *user, const struct noded_reply *rep, int fd, bool r
     n->hooks.connected(n->hooks.user);
 }
 
-static void try_connect(uv_timer_t *t)
-{
-    struct noded *n = t->data;
-    int fd = packet_connect(n->path);
-    n->poll = fd < 0 ? NULL : calloc(1, sizeof *n->poll);
-    if (!n->poll) {
-        if (fd >= 0)
-            close(fd);
-        uv_timer_start(&n->retry, try_connect, RETRY_MSEC, 0);
-        return;
-    }
-    n->fd = fd;
-    uv_poll_init(n->space->loop, n->poll, fd);
-    n->poll->data = n;
-    uv_poll_start(n->poll, UV_READABLE, readable);
-    uv_timer_stop(&n->away);
-    struct call *c = calloc(1, sizeof *c);
-    if (!c)
-        abort();
-    c->req = (struct noded_request){.version = NODED_VERSION, .op = NODED_HELLO, .tag = ++n->next_tag};
-    c->cb = hello_done;
-    c->user = n;
-    hmap_insert(&n->calls, &c->node, c->req.tag);
-    n->hello = c;
-    transmit(n, c); /* everything else follows its answer */
-}
-
-int noded_open(struct space *s, const struct noded_hooks *hooks, struct noded **out, struct err *e)
-{
-    struct noded *n = calloc(1, sizeof *n);
-    if (!n)
-        return err_set(e, ENOMEM, "connect to space-noded: out of memory");
-    n->space = s;
-    n->hooks = *hooks;
-    n->fd = -1;
-    snprintf(n->path, sizeof n->path, "%s/noded.sock", s->config.run);
-    uv_timer_init(s->loop, &n->retry);
-    uv_timer_init(s->loop, &n->away);
-    n->retry.data = n->away.data = n;
-    uv_timer_start(&n->away, fail_all, AWAY_MSEC, 0);
-    *out = n;
-    try_connect(&n->retry);
-    return 0;
-}
-
-void noded_close(struct noded *n)
-{
-    if (!n)
-        return;
-    drop_connection(n);
-    uv_timer_stop(&n->retry);
-    uv_timer_stop(&n->away);
-}
-
-void noded_send(struct noded *n, const struct noded_request *req, noded_callback *cb, void *user)
+static struct call *add_call(struct noded *n, const struct noded_request *req, noded_callback *cb, void *user)
 {
     struct call *c = calloc(1, sizeof *c);
     if (!c)
@@ -243,9 +152,51 @@ void noded_send(struct noded *n, const struct noded_request *req, noded_callback
     c->cb = cb;
     c->user = user;
     hmap_insert(&n->calls, &c->node, c->req.tag);
-    if (n->poll && !n->hello)
+    return c;
+}
+
+static void on_up(void *user)
+{
+    struct noded *n = user;
+    uv_timer_stop(&n->away);
+    n->hello = add_call(n, &(struct noded_request){.op = NODED_HELLO}, hello_done, n);
+    transmit(n, n->hello); /* everything else follows its answer */
+}
+
+int noded_open(struct space *s, const struct noded_hooks *hooks, struct noded **out, struct err *e)
+{
+    static const struct client_ops ops = {.packet_max = sizeof(struct noded_reply),
+                                          .takes_fds = true,
+                                          .up = on_up,
+                                          .packet = on_packet,
+                                          .ready = on_ready,
+                                          .down = on_down,
+                                          .retry_msec = RETRY_MSEC};
+    struct noded *n = calloc(1, sizeof *n);
+    if (!n)
+        return err_set(e, ENOMEM, "connect to space-noded: out of memory");
+    n->space = s;
+    n->hooks = *hooks;
+    snprintf(n->path, sizeof n->path, "%s/noded.sock", s->config.run);
+    n->client = client_open(s->loop, n->path, &ops, n);
+    if (!n->client) {
+        free(n);
+        return err_set(e, ENOMEM, "connect to space-noded: out of memory");
+    }
+    uv_timer_init(s->loop, &n->away);
+    n->away.data = n;
+    uv_timer_start(&n->away, fail_all, AWAY_MSEC, 0);
+    *out = n;
+    return 0;
+}
+
+void noded_send(struct noded *n, const struct noded_request *req, noded_callback *cb, void *user)
+{
+    struct call *c = add_call(n, req, cb, user);
+    bool up = client_is_up(n->client);
+    if (up && !n->hello)
         transmit(n, c);
-    else if (!n->poll && !uv_is_active((uv_handle_t *)&n->away))
+    else if (!up && !uv_is_active((uv_handle_t *)&n->away))
         uv_timer_start(&n->away, fail_all, AWAY_MSEC, 0);
 }
 

@@ -21,7 +21,6 @@ struct noded_hooks {
 };
 
 int noded_open(struct space *s, const struct noded_hooks *hooks, struct noded **out, struct err *e);
-void noded_close(struct noded *n);
 
 void noded_send(struct noded *n, const struct noded_request *req, noded_callback *cb, void *user);
 

@@ -4,7 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "ipc/packet.h"
+#include "ipc/client.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,19 +27,12 @@ struct call {
 };
 
 struct credd {
-    uv_loop_t *loop;
-    char path[108];
-    int fd;
-    uv_poll_t *poll;
-    uv_timer_t retry;
+    struct client *client;
     bool greeted;
     uint64_t tag;
     struct call *calls, **last; /* in the order in which they were made; some are answered before others */
     struct credd_hooks hooks;
 };
-
-static void try_connect(uv_timer_t *t);
-static void ready(uv_poll_t *p, int status, int events);
 
 /* ---- calls ---- */
 
@@ -84,51 +77,35 @@ static int payload_fd(const struct call *call)
 }
 
 /* 1 sent, 0 no room now, -errno. */
-static int transmit(const struct credd *c, struct call *call)
+static int transmit(struct credd *c, struct call *call)
 {
     AUTO_CLOSE int fd = payload_fd(call);
     if (fd == -2)
         return -ENOMEM;
-    int rc = packet_send(c->fd, &(struct iovec){&call->q, sizeof call->q}, 1, &fd, fd >= 0);
+    int rc = client_send(c->client, &(struct iovec){&call->q, sizeof call->q}, 1, &fd, fd >= 0);
     call->sent = rc > 0;
     return rc;
 }
 
-static void poll_closed(uv_handle_t *h)
+static void on_down(void *user)
 {
-    free(h);
-}
-
-static void lost(struct credd *c)
-{
+    struct credd *c = user;
     const struct credd_reply rep = away();
-    if (!c->poll)
-        return;
     if (c->greeted)
         log_warn("space-credd went away; waiting for it");
-    uv_poll_stop(c->poll);
-    uv_close((uv_handle_t *)c->poll, poll_closed);
-    c->poll = NULL;
-    close(c->fd);
-    c->fd = -1;
     c->greeted = false;
-    uv_timer_start(&c->retry, try_connect, RETRY_MSEC, 0);
     while (c->calls)
         finish(c, c->calls, &rep, "", 0);
 }
 
-static void transmit_all(struct credd *c)
+static void transmit_all(void *user)
 {
-    bool rest = false;
-    for (struct call *call = c->calls; call && !rest; call = call->next) {
-        int rc = call->sent ? 1 : transmit(c, call);
-        if (rc < 0) {
-            lost(c);
-            return;
-        }
-        rest = rc == 0;
-    }
-    uv_poll_start(c->poll, UV_READABLE | (rest ? UV_WRITABLE : 0), ready);
+    struct credd *c = user;
+    int rc = 1;
+    for (struct call *call = c->calls; call && rc > 0; call = call->next)
+        rc = call->sent ? 1 : transmit(c, call);
+    if (rc < 0)
+        client_hang_up(c->client);
 }
 
 /* What came along, malloc'ed, with a NUL. */
@@ -146,45 +123,24 @@ static char *read_fd(int fd, size_t *ret_len)
     return bytes;
 }
 
-static void dispatch(struct credd *c, struct credd_reply *rep, int fd)
+static void on_packet(void *user, void *bytes, size_t size, int fd)
 {
+    struct credd *c = user;
+    struct credd_reply *rep = bytes;
+    AUTO_CLOSE int theirs = fd;
     size_t len;
+    if (size != sizeof *rep || rep->version != CREDD_VERSION) {
+        client_hang_up(c->client);
+        return;
+    }
     struct call *call = c->calls;
     while (call && call->q.tag != rep->tag)
         call = call->next;
     if (!call)
         return;
-    AUTO_FREE char *bytes = read_fd(fd, &len);
+    AUTO_FREE char *came = read_fd(theirs, &len);
     rep->sentence[sizeof rep->sentence - 1] = 0;
-    finish(c, call, rep, bytes ? bytes : "", len);
-}
-
-/* 1 an answer, 0 nothing there now, -errno. */
-static int receive(const struct credd *c, struct credd_reply *rep, int *fd)
-{
-    ssize_t got = packet_receive(c->fd, rep, sizeof *rep, fd);
-    if (got <= 0)
-        return (int)got;
-    return got == (ssize_t)sizeof *rep && rep->version == CREDD_VERSION ? 1 : -EPROTO;
-}
-
-static void ready(uv_poll_t *p, int status, int events)
-{
-    struct credd *c = p->data;
-    struct credd_reply rep;
-    int rc = status < 0 ? status : 1;
-    (void)events;
-    while (c->poll == p && rc > 0) {
-        int fd;
-        rc = receive(c, &rep, &fd);
-        if (rc > 0)
-            dispatch(c, &rep, fd);
-        cleanup_close(&fd);
-    }
-    if (c->poll == p && rc < 0)
-        lost(c);
-    else if (c->poll == p)
-        transmit_all(c);
+    finish(c, call, rep, came ? came : "", len);
 }
 
 /* ---- the connection ---- */
@@ -233,36 +189,30 @@ void credd_send(struct credd *c, const struct credd_request *q, const char *payl
         done(user, &rep, "", 0);
 }
 
-static void try_connect(uv_timer_t *t)
+static void on_up(void *user)
 {
-    struct credd *c = t->data;
-    int fd = packet_connect(c->path);
-    c->poll = fd < 0 ? NULL : calloc(1, sizeof *c->poll);
-    if (!c->poll) {
-        cleanup_close(&fd);
-        uv_timer_start(&c->retry, try_connect, RETRY_MSEC, 0);
-        return;
-    }
-    c->fd = fd;
-    uv_poll_init(c->loop, c->poll, fd);
-    c->poll->data = c;
-    add(c, &(struct credd_request){.op = CREDD_HELLO, .field = 1}, NULL, 0, hello_done, c); /* all else follows its answer */
+    add(user, &(struct credd_request){.op = CREDD_HELLO, .field = 1}, NULL, 0, hello_done, user); /* all else follows its answer */
 }
 
 int credd_open(uv_loop_t *loop, const char *run, const struct credd_hooks *hooks, struct credd **out, struct err *e)
 {
+    static const struct client_ops ops = {.packet_max = sizeof(struct credd_reply),
+                                          .takes_fds = true,
+                                          .up = on_up,
+                                          .packet = on_packet,
+                                          .ready = transmit_all,
+                                          .down = on_down,
+                                          .retry_msec = RETRY_MSEC};
+    char path[108];
     struct credd *c = calloc(1, sizeof *c);
-    if (!c)
+    snprintf(path, sizeof path, "%.63s/credd.sock", run);
+    if (!c || !(c->client = client_open(loop, path, &ops, c))) {
+        free(c);
         return err_set(e, ENOMEM, "connect to space-credd: out of memory");
-    c->loop = loop;
-    c->fd = -1;
+    }
     c->hooks = *hooks;
     c->last = &c->calls;
-    snprintf(c->path, sizeof c->path, "%.63s/credd.sock", run);
-    uv_timer_init(loop, &c->retry);
-    c->retry.data = c;
     *out = c;
-    try_connect(&c->retry);
     return 0;
 }
 

@@ -10,8 +10,8 @@
 #include "hostd/netd/levels.h"
 #include "hostd/noded_client.h"
 #include "hostd/pool/pool.h"
+#include "ipc/client.h"
 #include "ipc/netd.h"
-#include "ipc/packet.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -35,16 +35,13 @@ struct net_guest {
 
 struct net {
     struct space *space;
-    int fd;
-    uv_poll_t *poll;
-    uv_timer_t retry;
+    struct client *client;
     struct hmap guests;
     struct wait_list waiters;
     bool running, dirty, greeted;
     struct co *asking; /* waits for the answer to `tag` */
     uint64_t tag;
-    struct netd_message *reply; /* with its text */
-    char in[sizeof(struct netd_message) + NETD_TEXT_MAX + 1];
+    const struct netd_message *reply; /* with its text; until the next wait */
 };
 
 /* What is remembered of a sandbox. */
@@ -55,8 +52,6 @@ struct net_memory {
     unsigned next;
     char *lines[NET_LINES];
 };
-
-static void try_connect(uv_timer_t *t);
 
 /* ---- what space-netd tells ---- */
 
@@ -120,82 +115,40 @@ static void take_event(struct net *n, const struct netd_message *m, const char *
 
 /* ---- the connection ---- */
 
-static void poll_closed(uv_handle_t *h)
+static void on_up(void *user)
 {
-    free(h);
+    const struct net *n = user;
+    net_kick(n->space);
 }
 
-static void lost(struct net *n)
+static void on_down(void *user)
 {
-    if (!n->poll)
-        return;
-    uv_poll_stop(n->poll);
-    uv_close((uv_handle_t *)n->poll, poll_closed);
-    n->poll = NULL;
-    close(n->fd);
-    n->fd = -1;
+    struct net *n = user;
+    struct co *co = n->asking;
     n->greeted = false;
-    uv_timer_start(&n->retry, try_connect, RETRY_MSEC, 0);
-    if (n->asking) {
-        struct co *co = n->asking;
-        n->asking = NULL;
-        n->reply = NULL;
+    n->asking = NULL;
+    n->reply = NULL;
+    if (co)
         co_wake(co, -ENOTCONN);
-    }
 }
 
-static void dispatch(struct net *n, ssize_t size)
+static void on_packet(void *user, void *bytes, size_t size, int fd)
 {
-    struct netd_message *m = (struct netd_message *)(void *)n->in;
-    if (size < (ssize_t)sizeof *m || m->version != NETD_VERSION || (size_t)size != sizeof *m + m->len) {
-        lost(n);
+    struct net *n = user;
+    const struct netd_message *m = bytes;
+    (void)fd; /* it takes none */
+    if (size < sizeof *m || m->version != NETD_VERSION || size != sizeof *m + m->len) {
+        client_hang_up(n->client);
         return;
     }
-    n->in[size] = 0;
     if (m->op != NETD_REPLY) {
-        take_event(n, m, n->in + sizeof *m);
+        take_event(n, m, (const char *)(m + 1));
     } else if (n->asking && m->tag == n->tag) {
         struct co *co = n->asking;
         n->asking = NULL;
         n->reply = m;
         co_wake(co, 0);
     }
-}
-
-static void readable(uv_poll_t *p, int status, int events)
-{
-    struct net *n = p->data;
-    (void)events;
-    while (n->poll == p && status >= 0) {
-        ssize_t size = packet_receive(n->fd, n->in, sizeof n->in - 1, NULL);
-        if (size == 0)
-            return;
-        if (size < 0)
-            break;
-        dispatch(n, size);
-    }
-    if (n->poll == p)
-        lost(n);
-}
-
-static void try_connect(uv_timer_t *t)
-{
-    struct net *n = t->data;
-    char path[108];
-    snprintf(path, sizeof path, "%s/netd.sock", n->space->config.run);
-    int fd = packet_connect(path);
-    n->poll = fd < 0 ? NULL : calloc(1, sizeof *n->poll);
-    if (!n->poll) {
-        if (fd >= 0)
-            close(fd);
-        uv_timer_start(&n->retry, try_connect, RETRY_MSEC, 0);
-        return;
-    }
-    n->fd = fd;
-    uv_poll_init(n->space->loop, n->poll, fd);
-    n->poll->data = n;
-    uv_poll_start(n->poll, UV_READABLE, readable);
-    net_kick(n->space);
 }
 
 /* From the coroutine. The answer's error; its text is in n->reply until the next wait. */
@@ -205,10 +158,8 @@ static int ask(struct net *n, struct netd_message *m, const char *text, const in
     m->tag = ++n->tag;
     m->len = (uint32_t)strlen(text);
     struct iovec iov[2] = {{m, sizeof *m}, {(void *)(uintptr_t)text, m->len}};
-    if (!n->poll)
-        return -ENOTCONN;
-    if (packet_send(n->fd, iov, 2, fds, fds ? 2 : 0) <= 0) {
-        lost(n); /* it takes nothing any more */
+    if (client_send(n->client, iov, 2, fds, fds ? 2 : 0) <= 0) {
+        client_hang_up(n->client); /* it takes nothing any more */
         return -ENOTCONN;
     }
     n->asking = co_self(n->space->co);
@@ -216,7 +167,7 @@ static int ask(struct net *n, struct netd_message *m, const char *text, const in
     if (n->asking) { /* nobody woke us */
         n->asking = NULL;
         log_warn("space-netd does not answer");
-        lost(n);
+        client_hang_up(n->client);
     }
     return rc < 0 ? -ENOTCONN : n->reply->error;
 }
@@ -287,7 +238,7 @@ static int greet(struct net *n)
     if (rc < 0) {
         if (rc == -EPROTO)
             log_error("space-netd: %s", (const char *)(n->reply + 1));
-        lost(n);
+        client_hang_up(n->client);
         return -ENOTCONN;
     }
     const char *text = (const char *)(n->reply + 1);
@@ -414,7 +365,7 @@ static void run(void *arg)
         if (now.first)
             now.first->prev = &now.first;
         n->dirty = false;
-        if (n->poll && look(n) == -ENOTCONN)
+        if (client_is_up(n->client) && look(n) == -ENOTCONN)
             n->dirty = false; /* it comes back with a kick */
         wait_done_all(&now, 0, NULL);
     }
@@ -452,15 +403,17 @@ void net_settle(struct sandbox *sb)
 
 int net_open(struct space *s, struct err *e)
 {
+    static const struct client_ops ops = {
+        .packet_max = sizeof(struct netd_message) + NETD_TEXT_MAX, .up = on_up, .packet = on_packet, .down = on_down, .retry_msec = RETRY_MSEC};
+    char path[108];
     struct net *n = calloc(1, sizeof *n);
-    if (!n)
+    snprintf(path, sizeof path, "%s/netd.sock", s->config.run);
+    if (!n || !(n->client = client_open(s->loop, path, &ops, n))) {
+        free(n);
         return err_set(e, ENOMEM, "connect to space-netd: out of memory");
+    }
     n->space = s;
-    n->fd = -1;
-    uv_timer_init(s->loop, &n->retry);
-    n->retry.data = n;
     s->net = n;
-    try_connect(&n->retry);
     return 0;
 }
 

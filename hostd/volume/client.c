@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/hmap.h"
 #include "base/log.h"
-#include "ipc/packet.h"
+#include "ipc/client.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,19 +28,14 @@ struct volumed_call {
 };
 
 struct volumed {
-    uv_loop_t *loop;
     char path[108];
-    int fd;
-    uv_poll_t *poll;
-    uv_timer_t *retry, *away;
+    struct client *client;
+    uv_timer_t *away;
     struct hmap calls;
     uint64_t next_tag;
     struct volumed_call *hello; /* in flight on this connection */
     bool greeted;
 };
-
-static void try_connect(uv_timer_t *t);
-static void readable(uv_poll_t *p, int status, int events);
 
 /* ---- calls ---- */
 
@@ -84,80 +79,8 @@ static void fail_all(uv_timer_t *t)
 
 static int transmit(struct volumed *v, struct volumed_call *c)
 {
-    int rc = packet_send(v->fd, &(struct iovec){&c->req, sizeof c->req}, 1, c->fds, c->fd_count);
-    c->sent = rc > 0;
-    return c->sent ? 0 : -EAGAIN; /* a broken connection is seen by who reads it */
-}
-
-static void watch(struct volumed *v, bool writable)
-{
-    uv_poll_start(v->poll, UV_READABLE | (writable ? UV_WRITABLE : 0), readable);
-}
-
-static void end_cancelled(struct volumed *v);
-
-/* What has not been sent on this connection; EAGAIN leaves the rest for the next writable moment. */
-static void transmit_all(struct volumed *v)
-{
-    bool rest = false;
-    end_cancelled(v);
-    for (struct hmap_node *it = NULL; !rest && (it = hmap_iterate(&v->calls, it));) {
-        struct volumed_call *c = hmap_entry(it, struct volumed_call, node);
-        rest = !c->sent && transmit(v, c) < 0;
-    }
-    watch(v, rest);
-}
-
-static int receive(struct volumed *v, struct volumed_reply *rep, int *fd)
-{
-    ssize_t got = packet_receive(v->fd, rep, sizeof *rep, fd);
-    if (got <= 0)
-        return (int)got;
-    rep->sentence[sizeof rep->sentence - 1] = 0;
-    if (got == (ssize_t)sizeof *rep)
-        return 1;
-    cleanup_close(fd);
-    return -EPROTO;
-}
-
-static void dispatch(struct volumed *v, const struct volumed_reply *rep, int fd)
-{
-    struct hmap_node *it = hmap_find(&v->calls, rep->tag);
-    struct volumed_call *c = it ? hmap_entry(it, struct volumed_call, node) : NULL;
-    if (c && rep->event == VOLUMED_REPLY) {
-        finish(v, c, rep, fd);
-        return;
-    }
-    if (fd >= 0)
-        close(fd);
-    if (c && rep->event == VOLUMED_PROGRESS && c->hooks.progress)
-        c->hooks.progress(c->hooks.user, rep->progress.done, rep->progress.total);
-}
-
-/* ---- the connection ---- */
-
-static void poll_closed(uv_handle_t *h)
-{
-    free(h);
-}
-
-static void drop_connection(struct volumed *v)
-{
-    if (!v->poll)
-        return;
-    uv_poll_stop(v->poll);
-    uv_close((uv_handle_t *)v->poll, poll_closed);
-    v->poll = NULL;
-    close(v->fd);
-    v->fd = -1;
-    v->greeted = false;
-    if (v->hello) {
-        hmap_remove(&v->calls, &v->hello->node);
-        free_call(v->hello);
-        v->hello = NULL;
-    }
-    for (struct hmap_node *it = NULL; (it = hmap_iterate(&v->calls, it));)
-        hmap_entry(it, struct volumed_call, node)->sent = false;
+    c->sent = client_send(v->client, &(struct iovec){&c->req, sizeof c->req}, 1, c->fds, c->fd_count) > 0;
+    return c->sent ? 0 : -EAGAIN;
 }
 
 /* A call that was to be cancelled before it was sent. */
@@ -172,6 +95,44 @@ static void end_cancelled(struct volumed *v)
     }
 }
 
+/* What has not been sent on this connection; EAGAIN leaves the rest for the next writable moment. */
+static void transmit_all(struct volumed *v)
+{
+    end_cancelled(v);
+    for (struct hmap_node *it = NULL; (it = hmap_iterate(&v->calls, it));) {
+        struct volumed_call *c = hmap_entry(it, struct volumed_call, node);
+        if (!c->sent && transmit(v, c) < 0)
+            return;
+    }
+}
+
+static void on_packet(void *user, void *bytes, size_t size, int fd)
+{
+    struct volumed *v = user;
+    struct volumed_reply *rep = bytes;
+    AUTO_CLOSE int theirs = fd;
+    if (size != sizeof *rep) {
+        client_hang_up(v->client);
+        return;
+    }
+    rep->sentence[sizeof rep->sentence - 1] = 0;
+    struct hmap_node *it = hmap_find(&v->calls, rep->tag);
+    struct volumed_call *c = it ? hmap_entry(it, struct volumed_call, node) : NULL;
+    if (c && rep->event == VOLUMED_REPLY)
+        finish(v, c, rep, steal_fd(&theirs));
+    else if (c && rep->event == VOLUMED_PROGRESS && c->hooks.progress)
+        c->hooks.progress(c->hooks.user, rep->progress.done, rep->progress.total);
+}
+
+static void on_ready(void *user)
+{
+    struct volumed *v = user;
+    if (v->greeted)
+        transmit_all(v);
+}
+
+/* ---- the connection ---- */
+
 /* What depends on another call's tag is of no use on a new connection. */
 static void end_dependent(struct volumed *v)
 {
@@ -184,28 +145,21 @@ static void end_dependent(struct volumed *v)
     }
 }
 
-static void lost(struct volumed *v)
+static void on_down(void *user)
 {
+    struct volumed *v = user;
     log_warn("space-volumed went away; waiting for it");
-    drop_connection(v);
+    v->greeted = false;
+    if (v->hello) {
+        hmap_remove(&v->calls, &v->hello->node);
+        free_call(v->hello);
+        v->hello = NULL;
+    }
+    for (struct hmap_node *it = NULL; (it = hmap_iterate(&v->calls, it));)
+        hmap_entry(it, struct volumed_call, node)->sent = false;
     uv_timer_start(v->away, fail_all, AWAY_MSEC, 0);
-    uv_timer_start(v->retry, try_connect, RETRY_MSEC, 0);
     end_dependent(v);
     end_cancelled(v);
-}
-
-static void readable(uv_poll_t *p, int status, int events)
-{
-    struct volumed *v = p->data;
-    (void)events;
-    struct volumed_reply rep;
-    int fd, rc = status < 0 ? status : 0;
-    while (rc >= 0 && v->poll == p && (rc = receive(v, &rep, &fd)) > 0)
-        dispatch(v, &rep, fd);
-    if (rc < 0 && v->poll == p)
-        lost(v);
-    else if (v->poll == p && v->greeted)
-        transmit_all(v);
 }
 
 static void hello_done(void *user, const struct volumed_reply *rep, int fd)
@@ -231,21 +185,9 @@ static struct volumed_call *add_call(struct volumed *v, const struct volumed_req
     return c;
 }
 
-static void try_connect(uv_timer_t *t)
+static void on_up(void *user)
 {
-    struct volumed *v = t->data;
-    int fd = packet_connect(v->path);
-    v->poll = fd < 0 ? NULL : calloc(1, sizeof *v->poll);
-    if (!v->poll) {
-        if (fd >= 0)
-            close(fd);
-        uv_timer_start(v->retry, try_connect, RETRY_MSEC, 0);
-        return;
-    }
-    v->fd = fd;
-    uv_poll_init(v->loop, v->poll, fd);
-    v->poll->data = v;
-    watch(v, false);
+    struct volumed *v = user;
     uv_timer_stop(v->away);
     v->hello = add_call(v, &(struct volumed_request){.op = VOLUMED_HELLO}, &(struct volumed_hooks){.done = hello_done, .user = v});
     transmit(v, v->hello); /* everything else follows its answer */
@@ -253,37 +195,45 @@ static void try_connect(uv_timer_t *t)
 
 int volumed_open(uv_loop_t *loop, const char *run, struct volumed **out, struct err *e)
 {
+    static const struct client_ops ops = {.packet_max = sizeof(struct volumed_reply),
+                                          .takes_fds = true,
+                                          .up = on_up,
+                                          .packet = on_packet,
+                                          .ready = on_ready,
+                                          .down = on_down,
+                                          .retry_msec = RETRY_MSEC};
     struct volumed *v = calloc(1, sizeof *v);
-    uv_timer_t *retry = calloc(1, sizeof *retry), *away = calloc(1, sizeof *away);
-    if (!v || !retry || !away) {
+    uv_timer_t *away = calloc(1, sizeof *away);
+    if (v) {
+        snprintf(v->path, sizeof v->path, "%.63s/volumed.sock", run);
+        v->client = client_open(loop, v->path, &ops, v);
+    }
+    if (!v || !away || !v->client) {
+        if (v && v->client)
+            client_close(v->client);
         free(v);
-        free(retry);
         free(away);
         return err_set(e, ENOMEM, "connect to space-volumed: out of memory");
     }
-    v->loop = loop;
-    v->fd = -1;
-    v->retry = retry;
     v->away = away;
-    snprintf(v->path, sizeof v->path, "%.63s/volumed.sock", run);
-    uv_timer_init(loop, v->retry);
     uv_timer_init(loop, v->away);
-    v->retry->data = v->away->data = v;
+    v->away->data = v;
     uv_timer_start(v->away, fail_all, AWAY_MSEC, 0);
     *out = v;
-    try_connect(v->retry);
     return 0;
+}
+
+static void away_closed(uv_handle_t *h)
+{
+    free(h);
 }
 
 void volumed_close(struct volumed *v)
 {
     if (!v)
         return;
-    drop_connection(v);
-    uv_timer_stop(v->retry);
-    uv_timer_stop(v->away);
-    uv_close((uv_handle_t *)v->retry, poll_closed);
-    uv_close((uv_handle_t *)v->away, poll_closed);
+    client_close(v->client);
+    uv_close((uv_handle_t *)v->away, away_closed);
     for (struct hmap_node *it; (it = hmap_iterate(&v->calls, NULL));) {
         hmap_remove(&v->calls, it);
         free_call(hmap_entry(it, struct volumed_call, node));
@@ -309,9 +259,9 @@ struct volumed_call *volumed_send(struct volumed *v, const struct volumed_reques
             break; /* volumed says what is missing */
         c->fds[c->fd_count++] = fd;
     }
-    if (v->greeted && transmit(v, c) < 0)
-        watch(v, true);
-    else if (!v->poll && !uv_is_active((uv_handle_t *)v->away))
+    if (v->greeted)
+        transmit(v, c);
+    else if (!client_is_up(v->client) && !uv_is_active((uv_handle_t *)v->away))
         uv_timer_start(v->away, fail_all, AWAY_MSEC, 0);
     return c;
 }
