@@ -86,6 +86,7 @@ struct space {
     struct credentials *credentials; /* what space-credd keeps: hostd/credential */
     struct volume *volume;           /* snapshots in the object store: hostd/volume */
     uint64_t preparing;              /* object that boots to become one */
+    uint64_t preparing_head;         /* the one that it becomes, until a row says so */
     bool prepare_running;
     unsigned char *slots; /* slot in use, config.uid_count entries */
     uint32_t accel;       /* enum noded_accel once known, else 0; */

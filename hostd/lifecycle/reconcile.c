@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* An object younger than this may belong to an operation that is not in the database we read. */
-#define ORPHAN_AGE_SEC 60
+/* What we make is known to us before it is made. What is younger than this may be what space-noded still makes for a space-hostd that has ended. */
+#define ORPHAN_AGE_SEC 10
 
 #define INTERRUPTED "space-hostd ended while it was taken"
 
@@ -246,7 +246,7 @@ static struct sandbox **all_sandboxes(struct space *s, size_t *count)
 static bool object_known(const struct space *s, const char *kind, uint64_t id)
 {
     if (!strcmp(kind, "template"))
-        return template_by_id(s, id) || prepared_has_object(s, id) || volume_has_object(s, id);
+        return template_by_id(s, id) || prepared_has_object(s, id) || id == s->preparing_head || volume_has_object(s, id);
     if (!strcmp(kind, "snapshot"))
         return snapshot_by_id(s, id) && (snapshot_is_here(snapshot_by_id(s, id)) || snapshot_by_id(s, id)->copied || snapshot_by_id(s, id)->task);
     if (is_ours(s, id))

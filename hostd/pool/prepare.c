@@ -153,6 +153,7 @@ static int capture(struct space *s, const struct wish *w, uint64_t object, struc
                            .node = s->node_id};
     struct noded_request take = {.op = NODED_VM_CAPTURE, .kind = NODED_TEMPLATE, .id = (uint64_t)row.id, .kind2 = NODED_SANDBOX, .id2 = object};
     struct noded_request seal = {.op = NODED_OBJECT_SEAL, .kind = NODED_TEMPLATE, .id = (uint64_t)row.id};
+    s->preparing_head = (uint64_t)row.id;
     int rc = noded_call(s, &take, NULL, NULL, e);
     if (rc == 0)
         rc = noded_call(s, &seal, NULL, NULL, e);
@@ -164,6 +165,7 @@ static int capture(struct space *s, const struct wish *w, uint64_t object, struc
         attach(s, &row);
     else
         object_delete_later(s, NODED_TEMPLATE, (uint64_t)row.id);
+    s->preparing_head = 0;
     return rc;
 }
 

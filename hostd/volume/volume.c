@@ -401,6 +401,7 @@ void volume_drop(struct space *s, uint64_t id)
         if (a->row.kind == NODED_SNAPSHOT && a->row.object == (int64_t)id && a->row.state != STORE_CONDEMNED)
             artifact_condemn(v, a);
     db_commit(s->db, NULL);
+    volume_kick(s);
 }
 
 /* Rows of the snapshot's artifacts belong to whoever has the snapshot. */
@@ -521,22 +522,31 @@ static void collect(struct volume *v)
     v->collect = uv_now(v->space->loop) + COLLECT_MSEC;
 }
 
-static void sweep(void *arg)
+static int delete_condemned(struct volume *v, struct err *e)
 {
-    struct volume *v = arg;
-    struct err e = {0};
     int rc = 0;
-    prune_bases(v);
     for (struct artifact *a; rc == 0 && (a = next_condemned(v));) {
         struct volumed_request req = {.op = VOLUMED_DELETE, .object = artifact_ref(a->row.tenant, a->row.name)};
         a->busy = true;
-        rc = volumed_run(v->space->co, v->conn, &req, NULL, 0, NULL, NULL, NULL, NULL, &e);
+        rc = volumed_run(v->space->co, v->conn, &req, NULL, 0, NULL, NULL, NULL, NULL, e);
         a->busy = false;
         if (rc == 0) {
             forget(v, a);
             v->garbage = true;
         }
     }
+    return rc;
+}
+
+/* A base may go once what needs it is gone. */
+static void sweep(void *arg)
+{
+    struct volume *v = arg;
+    struct err e = {0};
+    int rc = delete_condemned(v, &e);
+    prune_bases(v);
+    if (rc == 0)
+        rc = delete_condemned(v, &e);
     if (rc < 0)
         log_warn("an artifact is deleted later: %s", e.msg);
     collect(v);

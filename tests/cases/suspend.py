@@ -445,7 +445,7 @@ def whatever_is_killed_it_is_whole_afterwards():
         b.touch()
         is_whole(b)
         print(f"round {n}: {daemon} killed {delay} s into {verb}: {state}", flush=True)
-    leftovers.none(130)  # an orphan younger than a minute is looked at again a minute later
+    leftovers.none(60)  # an orphan younger than 10 s is looked at again 11 s later
 
 
 main()

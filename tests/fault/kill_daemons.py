@@ -289,7 +289,7 @@ def nothing_is_left_behind():
     g = ground()
     in_states(g.other, *STEADY)
     g.other.remove()
-    leftovers.none(100)  # an object that belongs to nothing goes when it is a minute old
+    leftovers.none(60)  # an object that belongs to nothing goes when it is 10 s old
     eq("running", g.keep.state)
     g.keep.remove()
     leftovers.none(30)

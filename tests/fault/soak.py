@@ -316,7 +316,7 @@ def every_image_is_sound():
 
 @check(limit=200)
 def nothing_is_left_behind():
-    leftovers.none(100)  # what belongs to nothing goes when it is a minute old
+    leftovers.none(60)  # what belongs to nothing goes when it is 10 s old
     for s in subjects():
         for name in os.listdir(path("snapshots", s.box.name)):
             if not name.startswith("auto-"):
