@@ -392,6 +392,42 @@ def the_journal_of_a_running_guest_is_replayed():
     os.rmdir(path("sandboxes", box.name))
 
 
+AGENT = b" is PID 1 of a guest and does nothing else"  # what only the agent says
+
+
+def holds_agent(image):
+    """Any block of the image that is no hole, whether a file has it or not."""
+    with open(image, "rb") as f:
+        end, at = os.fstat(f.fileno()).st_size, 0
+        while at < end:
+            try:
+                at = os.lseek(f.fileno(), at, os.SEEK_DATA)
+            except OSError as e:
+                eq(errno.ENXIO, e.errno, "errno at the end of the data")
+                return False
+            hole = os.lseek(f.fileno(), at, os.SEEK_HOLE)
+            while at < hole:
+                if AGENT in os.pread(f.fileno(), min(4 << 20, hole - at) + len(AGENT), at):
+                    return True
+                at = min(at + (4 << 20), hole)
+    return False
+
+
+@check
+def the_agent_is_on_no_disk():
+    """It comes with the initramfs: neither a template's image has it nor, after its boot, a sandbox's. Where somebody copied it to, it is found."""
+    box, pool = state["box"], config()["pool"]
+    for name in os.listdir(path("templates")):
+        eq(False, holds_agent(os.path.join(pool, "templates", line("templates", name, "id"), "disk.raw")), f"the agent is in template {name}")
+    eq(False, holds_agent(os.path.join(pool, "snapshots", line("snapshots", box.name, "s", "id"), "disk.raw")), "the agent is on the disk of a sandbox")
+    with open(os.path.join(os.environ["BUILD"], "guest", "space-daemon"), "rb") as source, open(box.root("copied"), "wb") as target:
+        target.write(source.read())
+    snapshot(box, "copied")
+    eq(True, holds_agent(os.path.join(pool, "snapshots", line("snapshots", box.name, "copied", "id"), "disk.raw")), "a copy of it was found")
+    os.unlink(box.root("copied"))
+    os.rmdir(path("snapshots", box.name, "copied"))
+
+
 @check
 def a_snapshot_that_goes_takes_its_reader_along():
     box = state["box"]
