@@ -4,6 +4,7 @@
 
 LIBVIRT_HOME=/var/lib/libvirt/qemu
 LIBVIRT_STARTED=/run/space-libvirt.pids # of the daemons that we started, for --down
+INSTANCES=/run/space-instances          # a file for each that is up, named as its machines are: the path of its configuration
 
 # Names in package lists that are not installed.
 missing_packages() {
@@ -82,6 +83,25 @@ prepare_virtualisation() {
 	chmod 0711 "$LIBVIRT_HOME"
 }
 
+# The configurations of what else is up on this host: it shares libvirt and the uids of machines with us.
+other_instances() {
+	local file conf
+	for file in "$INSTANCES"/*; do
+		conf=$(cat "$file" 2>/dev/null) || continue
+		[ "$conf" = "$CONF" ] || [ ! -f "$conf" ] || echo "$conf"
+	done
+}
+
+# The first range of uids from UID_BASE on that no other instance has.
+free_uids() {
+	local base=$UID_BASE others
+	mapfile -t others < <(other_instances)
+	while grep -qsx "uid_base = $base" "${others[@]}" /dev/null; do
+		base=$((1000000 + (base - 1000000 + 4096) % (4000 * 4096)))
+	done
+	echo "$base"
+}
+
 libvirt_answers() {
 	virsh -q -c qemu:///system version >/dev/null 2>&1
 }
@@ -117,8 +137,9 @@ libvirt_clients() {
 # Only what we started, and only when nobody uses it any more.
 stop_libvirt() {
 	local pid
+	rm -f "$INSTANCES/$VM_PREFIX"
 	[ -f "$LIBVIRT_STARTED" ] || return 0
-	if [ -n "$(virsh -q -c qemu:///system list --name 2>/dev/null)" ] || [ "$(libvirt_clients)" -gt 0 ]; then
+	if [ -n "$(other_instances)" ] || [ -n "$(virsh -q -c qemu:///system list --name 2>/dev/null)" ] || [ "$(libvirt_clients)" -gt 0 ]; then
 		note "libvirtd stays: others use it"
 		return 0
 	fi

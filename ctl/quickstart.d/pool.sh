@@ -115,7 +115,7 @@ make_credential_keys() {
 	mv "$CREDENTIAL_KEYS/credentials.key.new" "$CREDENTIAL_KEYS/credentials.key"
 }
 
-# Directories, and the configuration unless there is one. space-noded makes RUN, or mends its owner and mode.
+# Directories, and the configuration unless there is one. space-noded makes RUN, or mends its owner and mode. From now on others know of us.
 configure() {
 	local setting
 	# A mount that is there already may hang: it is not touched.
@@ -128,6 +128,8 @@ configure() {
 		echo "d $RUN 1755 root root" >/etc/tmpfiles.d/space.conf
 		systemd-tmpfiles --create /etc/tmpfiles.d/space.conf
 	fi
+	mkdir -p "$INSTANCES"
+	echo "$CONF" >"$INSTANCES/$VM_PREFIX"
 	if [ -f "$CONF" ]; then
 		note "$CONF is kept"
 		return 0
@@ -147,7 +149,7 @@ configure() {
 			echo "keys = $KEYS"
 			echo "credentials = $CREDENTIALS"
 			echo "credential_keys = $CREDENTIAL_KEYS"
-			echo "uid_base = $UID_BASE"
+			echo "uid_base = $(free_uids)"
 			echo "egress = $INSTANCE/etc/egress"
 			echo "memory = 128M"
 		fi
