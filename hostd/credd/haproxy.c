@@ -78,7 +78,7 @@ struct command {
 struct haproxy {
     struct credd *credd;
     const uint8_t *secret;
-    int ask_fd, spoe_fd;
+    int ask_fd, spoe_fd, log_fd;
     struct haproxy_asks *asks;
     struct slot slots[INJECT_SLOTS];
     struct hmap leaves;
@@ -550,7 +550,7 @@ static int bind_for(const struct haproxy *h, const char *name, int type, const c
     mode_t old = umask(0177);
     int rc = *out < 0 ? -1 : bind(*out, (struct sockaddr *)&at, sizeof at);
     umask(old);
-    if (rc < 0 || chown(at.sun_path, pw->pw_uid, pw->pw_gid) < 0 || listen(*out, 256) < 0)
+    if (rc < 0 || chown(at.sun_path, pw->pw_uid, pw->pw_gid) < 0 || (type != SOCK_DGRAM && listen(*out, 256) < 0))
         return err_sys(e, "listen on %s", at.sun_path);
     return 0;
 }
@@ -563,7 +563,7 @@ int haproxy_bind(struct credd *c, struct haproxy **out, struct err *e)
         return err_set(e, ENOMEM, "out of memory");
     h->credd = c;
     h->last = &h->first;
-    h->fd = h->ask_fd = h->spoe_fd = -1;
+    h->fd = h->ask_fd = h->spoe_fd = h->log_fd = -1;
     *out = h;
     if (!c->config.inject)
         return 0;
@@ -571,7 +571,9 @@ int haproxy_bind(struct credd *c, struct haproxy **out, struct err *e)
     if ((mkdir(folder, 0755) < 0 && errno != EEXIST) || chmod(folder, 0755) < 0)
         return err_sys(e, "make %s", folder);
     int rc = bind_for(h, INJECT_ASK, SOCK_SEQPACKET, c->config.net_user, &h->ask_fd, e);
-    return rc < 0 ? rc : bind_for(h, INJECT_SPOE, SOCK_STREAM, c->config.inject_user, &h->spoe_fd, e);
+    if (rc == 0)
+        rc = bind_for(h, INJECT_SPOE, SOCK_STREAM, c->config.inject_user, &h->spoe_fd, e);
+    return rc < 0 ? rc : bind_for(h, INJECT_LOG, SOCK_DGRAM, c->config.inject_user, &h->log_fd, e);
 }
 
 int haproxy_serve(struct haproxy *h, const uint8_t *secret, struct err *e)
@@ -582,7 +584,7 @@ int haproxy_serve(struct haproxy *h, const uint8_t *secret, struct err *e)
     uv_timer_init(h->credd->loop, &h->timer);
     h->timer.data = h;
     h->asks = haproxy_asks_open(h->credd, h, h->ask_fd);
-    if (!h->asks || haproxy_spoe_open(h->credd, h, h->spoe_fd) < 0)
+    if (!h->asks || haproxy_spoe_open(h->credd, h, h->spoe_fd) < 0 || haproxy_log_open(h->credd, h->log_fd) < 0)
         return err_set(e, ENOMEM, "serve space-netd and HAProxy: out of memory");
     return 0;
 }

@@ -4,6 +4,7 @@
 //   haproxy.c        the runtime API: slots of tenants, certificates in them
 //   haproxy_ask.c    space-netd: which connections are to be decrypted; remembers them
 //   haproxy_spoe.c   HAProxy: the secret of each request, for connections that space-netd handed it only
+//   haproxy_log.c    what HAProxy logs
 //   haproxy_conf.c   its configuration
 //   spoe.c ca.c      pure: frames, certificates
 #ifndef SPACE_CREDD_HAPROXY_H
@@ -20,7 +21,7 @@ struct credd;
 struct haproxy;
 struct grant;
 
-/* As root, before anything is confined: makes RUN/inject, binds `ask` for space-netd's user and `spoe` for HAProxy's. */
+/* As root, before anything is confined: makes RUN/inject, binds `ask` for space-netd's user, `spoe` and `log` for HAProxy's. */
 int haproxy_bind(struct credd *c, struct haproxy **out, struct err *e);
 /* Confined, once the keys are known (`secret` has CA_SECRET_BYTES, and stays): serves. */
 int haproxy_serve(struct haproxy *h, const uint8_t *secret, struct err *e);
@@ -51,6 +52,7 @@ struct haproxy_spoe;
 struct haproxy_asks *haproxy_asks_open(struct credd *c, struct haproxy *h, int fd);
 bool haproxy_asks_find(const struct haproxy_asks *a, uint64_t token, struct grant *out);
 int haproxy_spoe_open(struct credd *c, struct haproxy *h, int fd);
+int haproxy_log_open(struct credd *c, int fd);
 
 /* haproxy_conf.c: writes HAProxy's files into `folder` and creates the empty lists below RUN/inject. As root. */
 int haproxy_configure(const struct config *c, const char *folder, struct err *e);

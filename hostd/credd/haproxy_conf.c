@@ -115,7 +115,7 @@ static void write_global(FILE *f, const struct config *c, const char *folder)
             "    stats timeout 10s\n"
             "    nbthread %ld\n"
             "    maxconn %u\n"
-            "    log stdout format raw local0 warning\n"
+            "    log /" INJECT_LOG " len 500 format raw local0 warning\n"
             "    lua-load-per-thread %s/inject.lua\n"
             "    tune.bufsize 32768\n"
             "    tune.ssl.default-dh-param 2048\n"
@@ -132,6 +132,7 @@ static void write_proxies(FILE *f, const struct config *c, const char *folder)
           "    mode http\n"
           "    log global\n"
           "    option dontlog-normal\n"
+          "    option log-separate-errors\n" /* they are warnings then, and worse */
           "    timeout connect 30s\n"
           "    timeout client 1h\n"
           "    timeout server 1h\n"
@@ -140,8 +141,8 @@ static void write_proxies(FILE *f, const struct config *c, const char *folder)
           "    timeout http-request 30s\n"
           "    timeout http-keep-alive 10m\n"
           "    unique-id-format %[fc_pp_unique_id]\n"
-          "    log-format \"%[var(sess.name)] %ST %ts\"\n"
-          "    error-log-format \"a connection failed: %[fc_err_str] %[ssl_fc_err_str]\"\n"
+          "    log-format \"sandbox %[fc_pp_unique_id,field(1,.)]: %[var(sess.name)]: %ST %ts %[ssl_bc_err_str]\"\n"
+          "    error-log-format \"a guest's connection for %[ssl_fc_sni]: %[fc_err_str]: %[ssl_fc_err_str]\"\n"
           "frontend in\n"
           "    option http-no-delay\n",
           f);

@@ -28,6 +28,7 @@
 #define INJECT_ASK   "ask"
 #define INJECT_OUT   "out"
 #define INJECT_SPOE  "spoe"
+#define INJECT_LOG   "log"
 #define INJECT_ADMIN "admin"
 #define INJECT_IN    "in-%u"
 /* Files of HAProxy's, beside the sockets. */

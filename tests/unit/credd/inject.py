@@ -285,6 +285,21 @@ def test_a_server_that_cannot_be_verified_gets_nothing(w, g):
     eq("503", w.curl(g, A, "https://false.test:8443/", "-w", "%{http_code}", check=False)[1][-3:], "its certificate is of a CA that nobody knows")
     eq([], [h for h in heard if h], "what it was given")
     w.credd.call(credd.REMOVE, ident)
+    said = re.compile(rf"HAProxy: sandbox {A:012x}: false.test: 503 .*certificate verify failed")
+    wait("the log says so", lambda: said.search((w.dir / "log").read_text()))
+
+
+def test_what_haproxy_logs_is_limited(w, g):
+    def lines():
+        return [l for l in (w.dir / "log").read_text().splitlines() if "HAProxy: " in l]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.connect(str(w.dir / "inject/log"))
+        for i in range(500):
+            s.send(b"flood %d \x1b[2J\n" % i)
+        wait("another line", lambda: s.send(b"one more") and any("HAProxy: one more" in l for l in lines()))
+    flood = [l for l in lines() if "flood" in l]
+    assert 1 <= len(flood) < 300 and flood[0].endswith("?[2J"), (len(flood), flood[:1])
+    assert any(re.search(r"HAProxy: \d+ more lines were not written", l) for l in lines()), lines()[-3:]
 
 
 def test_bodies_pass_as_they_are(w, g):
