@@ -466,9 +466,11 @@ static int await(struct leaf *l, haproxy_ready *done, void *user)
     return 0;
 }
 
+/* One of the future is not: the clock was wrong when it was made. */
 static bool is_good(const struct haproxy *h, const struct leaf *l)
 {
-    return l->renew_sec > (int64_t)time(NULL) && l->instance == instance_of(h);
+    int64_t left = l->renew_sec - (int64_t)time(NULL);
+    return left > 0 && left <= CA_LEAF_SEC - CA_RENEW_SEC && l->instance == instance_of(h);
 }
 
 void haproxy_prepare(struct haproxy *h, uint32_t tenant, const char *name, haproxy_ready *done, void *user)

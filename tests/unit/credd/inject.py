@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Credentials put into requests: space-netd, space-credd, space-inject with HAProxy, and real servers, without a machine: guests are network namespaces
-(../netd/daemon.py). As root: inject.py SPACE_NETD SPACE_CREDD SPACE_INJECT"""
+(../netd/daemon.py). As root: inject.py SPACE_NETD SPACE_CREDD SPACE_INJECT CLOCK [TEST...]
+
+CLOCK is clock.c, built: with it, space-credd's date is another."""
 import ctypes
 import errno
 import hashlib
@@ -76,7 +78,8 @@ class Pki:
 
 
 class Injecting(World):
-    def __init__(self, netd, credd_program, inject):
+    def __init__(self, netd, credd_program, inject, clock=None):
+        self.clock = clock
         self.port = 20000 + os.getpid() % 10000
         users = "net_user = nobody\ncred_user = daemon\ninject_user = bin\n"
         super().__init__(netd, users + f"resolver = 127.0.0.1:{self.port}\n")
@@ -116,8 +119,20 @@ class Injecting(World):
         p.kill()
         p.wait()
 
+    def later(self):
+        """Where the date is another, if there is a CLOCK; `ahead` says by how much."""
+        if not self.clock:
+            return None
+        if not (self.dir / "ahead").exists():
+            self.ahead(0)
+        return {**os.environ, "LD_PRELOAD": self.clock, "CLOCK_AHEAD": str(self.dir / "ahead"), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+    def ahead(self, days):
+        with open(self.dir / "ahead", "r+b" if (self.dir / "ahead").exists() else "wb") as f:
+            f.write(struct.pack("=q", days * 86400))
+
     def start_credd(self):
-        self.spawn("credd", [self.credd_program, "--config", self.dir / "conf"])
+        self.spawn("credd", [self.credd_program, "--config", self.dir / "conf"], env=self.later())
         self.credd = credd.Client(f"{self.dir}/credd.sock")
 
     def start_inject(self):
@@ -165,12 +180,12 @@ class Injecting(World):
             raise AssertionError(f"no answer on {host}")
         return socket.inet_ntoa(in_namespace(name, go))
 
-    def curl(self, name, key, url, *args, ca=None, check=True, input=None):
+    def curl(self, name, key, url, *args, ca=None, check=True, input=None, env=None):
         host = url.split("/")[2].split(":")[0]
         port = (url.split("/")[2].split(":") + ["443"])[1]
         address = self.look_up(name, host)
         argv = ["ip", "netns", "exec", name, "curl", "-sS", "-m", "20", "--cacert", str(ca or self.dir / f"trust-{key}.pem"), "--resolve", f"{host}:{port}:{address}", url, *args]
-        r = subprocess.run(argv, capture_output=True, text=True, input=input)
+        r = subprocess.run(argv, capture_output=True, text=True, input=input, env=env)
         if check and r.returncode:
             raise AssertionError(f"curl {url}: {r.returncode} {r.stderr}")
         return r.stdout if check else (r.returncode, r.stdout, r.stderr)
@@ -219,11 +234,14 @@ def test_another_host_inside_of_the_connection_gets_nothing(w, g):
         assert talk(w, g, "api.test", method + b"\r\nHost: api.test\r\n\r\n").split(b" ")[1] in (b"400", b"405")
 
 
-def connect(w, g, host, port=443, alpn=("http/1.1",)):
+def connect(w, g, host, port=443, alpn=("http/1.1",), verify=True):
     address = w.look_up(g, host)
     raw = in_namespace(g, lambda: socket.create_connection((address, port), 20))
     ctx = ssl.create_default_context(cafile=str(w.dir / f"trust-{A}.pem"))
     ctx.set_alpn_protocols(list(alpn))
+    if not verify:
+        ctx.check_hostname = False
+        ctx.verify_mode = ssl.CERT_NONE
     return ctx.wrap_socket(raw, server_hostname=host)
 
 
@@ -475,6 +493,40 @@ def test_whoever_dies_nothing_leaves_unchecked_and_all_comes_back(w, g):
     eq("ok", parts(w.curl(g, A, "https://plain.test/", "-H", "Authorization: ok", ca=w.pki.pem))[1], "a host without a credential")
 
 
+def test_certificates_are_renewed_and_connections_go_on(w, g):
+    """In HAProxy itself: the next certificate of a host, and of the next CA, which guests were given with the one before."""
+    def works(s):
+        s.sendall(b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n")
+        return comes(s, TOKEN)
+
+    def verified(ca=None):
+        code, out, _ = w.curl(g, A, "https://api.test/", env=w.later(), ca=ca, check=False)
+        return code, TOKEN.decode() in out
+
+    def shown():
+        with connect(w, g, "api.test", verify=False) as s:
+            assert works(s)
+            return s.getpeercert(True)
+    before = w.dir / f"trust-{A}.pem"
+    with connect(w, g, "api.test") as s:
+        assert works(s)
+        seen = [shown()]
+        eq(seen[0], shown(), "the certificate of another connection")
+        for days in (8, 180, 360):  # a week before its end; the next CA; the one after that
+            w.ahead(days)
+            seen.append(shown())
+            eq(len(seen), len(set(seen)), f"certificates after {days} days")
+            eq((0, True) if days < 360 else (60, False), verified(before), f"with the CAs of the first day, after {days} days")
+            assert works(s), "the connection of the first day"
+        os.rename(before, old := w.dir / "trust-old.pem")
+        w.trust(A)
+        eq((0, True), verified(), "with the CAs of that day")
+        w.ahead(0)
+        eq((0, True), verified(old), "the first day again, after a clock that was wrong")
+        os.rename(old, before)
+        assert works(s)
+
+
 def test_a_connection_goes_with_the_policy_and_only_where_it_was_pinned(w, g):
     with connect(w, g, "api.test") as s:
         s.sendall(b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n")
@@ -585,7 +637,7 @@ def test_haproxy_can_reach_nothing_else_and_leaves_no_trace(w, g):
 
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with Injecting(*sys.argv[1:4]) as w:
+    with Injecting(*sys.argv[1:5]) as w:
         tenant = credd.scope(credd.TENANT, 1000)
         w.ask(1)
         w.credd.add(tenant, "api", "api.test\n*.wild.test", TOKEN, method="header Authorization Bearer {}")
@@ -597,7 +649,7 @@ def main():
         w.credd.add(tenant, "old", "old.test", TOKEN, method="header Authorization {}", expires="1s")
         g = w.guest(A)
         for name, test in list(globals().items()):
-            if name.startswith("test_") and (len(sys.argv) < 5 or any(a in name for a in sys.argv[4:])):
+            if name.startswith("test_") and (len(sys.argv) < 6 or any(a in name for a in sys.argv[5:])):
                 began = time.monotonic()
                 test(w, g)
                 print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
