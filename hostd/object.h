@@ -133,6 +133,7 @@ struct sandbox {
     struct accounting account;
     struct net_memory *net;    /* what space-netd told of it: lifecycle/net.c */
     uint64_t trust_told;       /* which CA its guest knows: hostd/credential/trust.c */
+    bool trust_late;           /* its guest did not answer when it was told */
     uint64_t credentials_told; /* what space-credd knows of it: hostd/credential; */
     struct {
         uint64_t told, at; /* and of its denied connections */

@@ -3,6 +3,9 @@
 //
 // What space-credd answered is kept for each tenant until something changes there, which `version` counts. What a guest was told is remembered as a hash of the text and the
 // guest's connection, so that another machine of the same sandbox is told anew.
+//
+// A guest need not answer. So the guests of one tenant are told one after the other, by a coroutine of that tenant's: nobody waits for another tenant's. Those that did not
+// answer are asked again in a few seconds, and so on.
 #include "hostd/credential/trust.h"
 
 #include "base/log.h"
@@ -18,21 +21,24 @@
 
 #define ANSWER_MSEC 2000u
 #define GUEST_MSEC  5000u
-#define RETRY_MSEC  (60u * 1000u)
+#define RETRY_MSEC  5000u
 #define LOOK_MSEC   (3600u * 1000u) /* the CA of the next epoch is made by the clock alone */
 
 struct trust {
     struct space *space;
     struct hmap tenants;
     uint64_t version; /* of what tenants were asked about */
-    bool running, dirty;
-    uv_timer_t timer;
+    uint64_t visits;
+    uv_timer_t timer, retry;
 };
 
 struct tenant {
     struct hmap_node by_uid;
-    char *text;       /* NULL: it has no CA */
-    uint64_t version; /* as of which `text` is */
+    struct trust *trust;
+    uint64_t visit;      /* the last */
+    bool telling, again; /* its guests; once more */
+    char *text;          /* NULL: it has no CA */
+    uint64_t version;    /* as of which `text` is */
     bool asking;
     uint64_t asked; /* the version then */
     struct wait_list waiters;
@@ -46,6 +52,7 @@ static struct tenant *tenant_of(struct trust *t, uint32_t uid)
     struct tenant *new = calloc(1, sizeof *new);
     if (!new)
         abort();
+    new->trust = t;
     hmap_insert(&t->tenants, &new->by_uid, uid);
     return new;
 }
@@ -111,10 +118,7 @@ static bool has_credentials(const struct space *s, uint32_t uid)
 
 /* ---- guests ---- */
 
-static void look(uv_timer_t *timer)
-{
-    trust_kick(timer->data);
-}
+static void retry(uv_timer_t *timer);
 
 void trust_settle(struct sandbox *sb, struct guest *g)
 {
@@ -131,53 +135,88 @@ void trust_settle(struct sandbox *sb, struct guest *g)
     int rc = guest_write(g, "trust", text, (uint32_t)strlen(text), GUEST_MSEC);
     if (rc == 0 || rc == -ENOENT) /* an agent of before */
         sb->trust_told = want;
+    if (sb->trust_told == want)
+        sb->trust_late = false;
     if (sb->trust_told == want || rc == -ECANCELED)
         return;
-    log_warn("sandbox %012" PRIx64 " is not told its CA: %s; tried again in a minute", (uint64_t)sb->row.id, strerror(-rc));
-    uv_timer_start(&t->timer, look, RETRY_MSEC, LOOK_MSEC);
+    if (!sb->trust_late)
+        log_warn("sandbox %012" PRIx64 " is not told its CA: %s; tried again until it answers", (uint64_t)sb->row.id, strerror(-rc));
+    sb->trust_late = true;
+    uv_timer_start(&t->retry, retry, RETRY_MSEC, 0);
 }
 
-static uint64_t *list_ids(const struct space *s, size_t *ret_count)
+static bool is_told(const struct sandbox *sb)
+{
+    return sb->row.state == SANDBOX_RUNNING && sb->guest; /* the others are when they come up */
+}
+
+static uint64_t *list_ids(const struct space *s, uint32_t uid, size_t *ret_count)
 {
     uint64_t *ids = calloc(s->sandboxes.count + 1, sizeof *ids);
     if (!ids)
         abort();
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));)
-        ids[(*ret_count)++] = n->key;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
+        const struct sandbox *sb = sandbox_by_id(s, n->key);
+        if (sb && is_told(sb) && (uint32_t)sb->row.owner == uid)
+            ids[(*ret_count)++] = n->key;
+    }
     return ids;
 }
 
-static void run(void *arg)
+static void tell_guests(void *arg)
 {
-    struct trust *t = arg;
-    while (t->dirty) {
+    struct tenant *tenant = arg;
+    struct space *s = tenant->trust->space;
+    while (tenant->again) {
         size_t count = 0;
-        uint64_t *ids = list_ids(t->space, &count);
-        t->dirty = false;
+        uint64_t *ids = list_ids(s, (uint32_t)tenant->by_uid.key, &count);
+        tenant->again = false;
         for (size_t i = 0; i < count; i++) {
-            struct sandbox *sb = sandbox_by_id(t->space, ids[i]);
-            if (!sb || sb->row.state != SANDBOX_RUNNING || !sb->guest)
-                continue; /* it is told when it comes up */
+            struct sandbox *sb = sandbox_by_id(s, ids[i]);
+            if (!sb || !is_told(sb))
+                continue;
             sandbox_ref(sb);
             trust_settle(sb, sb->guest);
             sandbox_unref(sb);
         }
         free(ids);
     }
-    t->running = false;
+    tenant->telling = false;
+}
+
+static void visit(struct trust *t)
+{
+    t->visits++;
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&t->space->sandboxes, n));) {
+        const struct sandbox *sb = sandbox_by_id(t->space, n->key);
+        struct tenant *tenant = sb && is_told(sb) ? tenant_of(t, (uint32_t)sb->row.owner) : NULL;
+        if (!tenant || tenant->visit == t->visits)
+            continue;
+        tenant->visit = t->visits;
+        tenant->again = has_credentials(t->space, (uint32_t)sb->row.owner);
+        if (!tenant->again || tenant->telling)
+            continue;
+        tenant->telling = true;
+        co_spawn(t->space->co, tell_guests, tenant);
+    }
+}
+
+static void retry(uv_timer_t *timer)
+{
+    visit(((struct space *)timer->data)->trust);
 }
 
 void trust_kick(struct space *s)
 {
-    struct trust *t = s->trust;
-    if (!t)
+    if (!s->trust)
         return;
-    t->version++;
-    t->dirty = true;
-    if (t->running)
-        return;
-    t->running = true;
-    co_spawn(s->co, run, t);
+    s->trust->version++;
+    visit(s->trust);
+}
+
+static void look(uv_timer_t *timer)
+{
+    trust_kick(timer->data);
 }
 
 int trust_open(struct space *s, struct err *e)
@@ -191,6 +230,9 @@ int trust_open(struct space *s, struct err *e)
     t->timer.data = s;
     uv_timer_start(&t->timer, look, LOOK_MSEC, LOOK_MSEC);
     uv_unref((uv_handle_t *)&t->timer);
+    uv_timer_init(s->loop, &t->retry);
+    t->retry.data = s;
+    uv_unref((uv_handle_t *)&t->retry);
     s->trust = t;
     return 0;
 }

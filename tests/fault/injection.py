@@ -124,9 +124,16 @@ def works(box=None):
 def a_credential_reaches_its_host_and_the_guest_trusts_what_it_sees():
     eq("unable to get local issuer certificate", ask("api.test")[0], "what the guest thinks of a server that it does not know")
     eq("", world.box.out("ls /run/space 2>/dev/null || true"), "what a guest is told without any credential")
+    mute = Box()
+    pid = mute.mute()
     make("tenant", "injected", "api.test\n", "header Authorization Bearer {}\n", TOKEN)
     defer(os.rmdir, path("credentials", "tenant", "injected"))
-    wait_until(lambda: "BEGIN" in world.box.out("cat /run/space/ca.pem 2>/dev/null || true"), 15, "a guest that runs is told its CA")
+    wait_until(lambda: is_told(world.box), 15, "a guest that runs is told its CA, whoever does not answer")
+    given_up = f"sandbox {mute.get('id')} is not told its CA"
+    wait_until(lambda: given_up in open(f"{os.environ['SPACE_DIR']}/log/hostd/current", errors="replace").read(), 15, "one that does not answer is given up")
+    wake(pid)
+    wait_until(lambda: is_told(mute), 15, "it is told once it answers")
+    mute.remove()
     world.seen()
     lines = ask("api.test")
     if not lines[0].startswith(MINE):
@@ -134,6 +141,10 @@ def a_credential_reaches_its_host_and_the_guest_trusts_what_it_sees():
     eq([{"path": "/", "host": "api.test:443", "authorization": [f"Bearer {TOKEN}"]}], world.seen(), "what the server was given")
     has("it is decrypted", world.box.get("net"), "net")
     has("api.test", read("credentials", "tenant", "injected", "log"), "the credential's log")
+
+
+def is_told(box):
+    return "BEGIN" in box.out("cat /run/space/ca.pem 2>/dev/null || true")
 
 
 def make(scope, name, hosts, method, value):
