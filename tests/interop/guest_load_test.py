@@ -9,6 +9,7 @@ import errno
 import os
 import secrets
 import shutil
+import struct
 import sys
 import threading
 import time
@@ -337,15 +338,28 @@ def pages_that_are_not_zero(path):
     return n
 
 
+def free_pages_that_are_not_zero(ram, flags):
+    """`flags` are the guest's /proc/kpageflags."""
+    buddy, zero = 1 << 10, bytes(4096)
+    with open(ram, "rb") as f:
+        return sum(bool(flag & buddy) and os.pread(f.fileno(), 4096, i * 4096) != zero for i, (flag,) in enumerate(struct.iter_unpack("<Q", flags)))
+
+
 @test
 def settled_memory_is_small(g):
     eq("exit 0 0 0", g.sh("head -c 30000000 /dev/urandom > /dev/shm/x; rm /dev/shm/x; dd if=/dev/urandom of=/cached bs=1M count=10 2>/dev/null")[0])
     before = pages_that_are_not_zero(g.vm.capture().dir + "/ram.raw")
     processes = "ls /sys/fs/cgroup/jobs | wc -l; cat /proc/[0-9]*/status 2>/dev/null | grep -c VmRSS"
     left = g.sh(processes)[1]
+    limits = "cat /proc/sys/vm/min_free_kbytes /proc/sys/vm/lowmem_reserve_ratio; grep oom_kill /proc/vmstat"
+    kept = g.sh(limits)[1]
     g.ctl("settle")
-    eq(left, g.sh(processes)[1], "cgroups and processes")
+    flags = g.sh("cat /proc/kpageflags")[1]
     head = g.vm.capture()
+    stained = free_pages_that_are_not_zero(head.dir + "/ram.raw", flags)
+    assert stained < 200, f"{stained} free pages are not zero"
+    eq(left, g.sh(processes)[1], "cgroups and processes")
+    eq(kept, g.sh(limits)[1], "what the kernel keeps free, and kills")
     after = pages_that_are_not_zero(head.dir + "/ram.raw")
     assert after < 17000 and before - after > 7000, f"{after} pages of {before} are left"
     with Child(head) as child:
