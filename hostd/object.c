@@ -165,9 +165,10 @@ void sandbox_unname(struct sandbox *sb)
         return;
     hmap_remove(&sb->space->sandbox_names, &sb->by_name);
     sb->named = false;
-    credential_sandbox(sb);
     if (sb->row.state == SANDBOX_DESTROYING)
         credential_sandbox_gone(sb);
+    else
+        credential_sandbox(sb);
 }
 
 void sandbox_forget(struct sandbox *sb)

@@ -21,6 +21,7 @@ struct job;
 struct browser;
 struct volume_task;
 struct fill;
+struct settling;
 
 /* Of templates and snapshots. Stored: never renumber. */
 enum artifact_state {
@@ -135,6 +136,8 @@ struct sandbox {
     uint64_t trust_told;       /* which CA its guest knows: hostd/credential/trust.c */
     bool trust_late;           /* its guest did not answer when it was told */
     uint64_t credentials_told; /* what space-credd knows of it: hostd/credential; */
+    struct settling *settling; /* its own credentials are being brought together; */
+    bool credentials_refused;  /* and cannot be: it is not told of */
     struct {
         uint64_t told, at; /* and of its denied connections */
     } denied;

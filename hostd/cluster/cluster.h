@@ -35,6 +35,9 @@ void cluster_sync(struct space *s);
 /* Opens a transaction in which the sandbox is ours, for the caller to commit; -EREMOTE, and none, when it is another node's. */
 int cluster_hold(struct sandbox *sb, struct err *e);
 
+/* The others are told what we are now, not only with the next beat. Nothing before cluster_open. */
+void cluster_say(struct space *s);
+
 struct node_entry *cluster_node(const struct space *s, int64_t id);
 struct node_entry *cluster_node_named(const struct space *s, const char *name);
 /* Its name; "an unknown node". Borrowed. */

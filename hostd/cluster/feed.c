@@ -103,7 +103,7 @@ void cluster_arrived(struct sandbox *sb)
 {
     struct err e = {0};
     sb->found = false;
-    credential_sandbox(sb);
+    credential_sandbox_arrived(sb);
     schedule_recall(sb);
     if (sb->row.suspended && job_rows_load(sb->space, (uint64_t)sb->row.suspended, &e) < 0)
         log_error("sandbox %012" PRIx64 ": the jobs that it was suspended with are not known: %s", (uint64_t)sb->row.id, e.msg);
@@ -150,6 +150,8 @@ static void sandbox_told(struct space *s, int64_t id, const struct sandbox_row *
         sb = sandbox_learn(s, row);
     if (is)
         cluster_arrived(sb);
+    else
+        credential_sandbox(sb);
     later(s, &(struct follow){.run = go_on, .sandbox = sandbox_ref(sb), .arrived = is});
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/credential/credential.h"
 #include "hostd/jobs/job.h"
 #include "hostd/lifecycle/lifecycle.h"
 #include "hostd/volume/volume.h"
@@ -197,6 +198,8 @@ static void follow(struct sandbox *sb, const struct snapshot *head, int64_t from
     sandbox_replace(sb, row);
     if (row->node == s->node_id)
         cluster_arrived(sb);
+    else
+        credential_sandbox(sb);
 }
 
 /* `disk`: of one that is stopped here, stored; else NULL. */
@@ -216,6 +219,8 @@ static int move(struct sandbox *sb, const struct node_entry *to, bool boot, stru
         rc = find_head(sb, &head, e);
     if (rc == 0 && !boot)
         rc = check_fits(sb, head, to, e);
+    if (rc == 0)
+        rc = credential_check_move(sb, &to->row, e);
     if (rc == 0)
         rc = move_rows(sb, head, boot, to->row.id, &row, e);
     int rc2 = db_commit(s->db, rc < 0 ? &ignored : e);

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "hostd/credential/credential.h"
 #include "hostd/volume/volume.h"
 
 #include <errno.h>
@@ -48,10 +49,15 @@ int cluster_identify(struct space *s, struct err *e)
     return 0;
 }
 
-static void say(struct space *s)
+void cluster_say(struct space *s)
 {
     struct node_entry *us = cluster_node(s, s->node_id);
+    const char *key = s->credentials ? credential_key(s) : "";
     struct err e = {0};
+    if (!us)
+        return;
+    if (key[0])
+        snprintf(us->row.key, sizeof us->row.key, "%.*s", (int)strcspn(key, "\n"), key);
     us->row.seen = space_now();
     us->row.dead = 0;
     us->row.accel = s->accel;
@@ -70,7 +76,7 @@ static void say(struct space *s)
 
 static void beat(uv_timer_t *t)
 {
-    say(t->data);
+    cluster_say(t->data);
 }
 
 /* ---- all of them ---- */
@@ -215,8 +221,11 @@ int cluster_nodes_open(struct space *s, struct err *e)
     struct node_row us = {.id = s->node_id, .seen = space_now(), .started = space_now()};
     str_copy(us.name, sizeof us.name, s->config.node);
     str_copy(us.version, sizeof us.version, SPACE_VERSION);
+    const struct node_entry *before = cluster_node(s, s->node_id);
+    if (before) /* until space-credd has said hello */
+        str_copy(us.key, sizeof us.key, before->row.key);
     learn(s, &us);
-    say(s);
+    cluster_say(s);
     timer.data = s;
     uv_timer_init(s->loop, &timer);
     uv_timer_start(&timer, beat, BEAT_MSEC, BEAT_MSEC);

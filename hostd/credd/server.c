@@ -131,7 +131,7 @@ static int op_make(struct request *r)
     snprintf(text, sizeof text, "%s in %s", c->rec.name, scope);
     rc = note_change(r, "make", c->rec.id, text);
     if (rc < 0)
-        store_remove(store_of(r), c, NULL);
+        store_drop(store_of(r), c, NULL);
     return rc < 0 ? rc : attach(r, &c->rec, sizeof c->rec);
 }
 
@@ -310,6 +310,13 @@ static void value_removed(void *user, const struct backend_result *b)
     free(name);
 }
 
+static int removed(struct request *r, const struct credd_record *rec)
+{
+    if (rec->has_value)
+        forget_value(r, rec);
+    return note(r, "remove", rec->id, rec->name);
+}
+
 static int op_remove(struct request *r)
 {
     struct credential *c = store_find(store_of(r), r->q.credential);
@@ -317,11 +324,20 @@ static int op_remove(struct request *r)
         return 0;
     struct credd_record rec = c->rec;
     int rc = store_remove(store_of(r), c, &r->err);
-    if (rc < 0)
-        return rc;
-    if (rec.has_value)
-        forget_value(r, &rec);
-    return note(r, "remove", rec.id, rec.name);
+    return rc < 0 ? rc : removed(r, &rec);
+}
+
+/* All that there is of a sandbox's own, what was removed before as well. Killed in between, space-hostd says it again. */
+static int drop_all(struct request *r)
+{
+    int rc = 0;
+    for (struct credential *c; rc == 0 && (c = store_of_sandbox(store_of(r), r->q.sandbox));) {
+        struct credd_record rec = c->rec;
+        rc = store_drop(store_of(r), c, &r->err);
+        if (rc == 0 && !rec.removed)
+            rc = r->q.field == CREDD_GONE ? removed(r, &rec) : note(r, "moved", rec.id, rec.name);
+    }
+    return rc;
 }
 
 static int op_log(struct request *r)
@@ -371,7 +387,33 @@ static int op_know(struct request *r)
 static int op_forget(struct request *r)
 {
     finder_forget(r->server->credd->finder, r->q.sandbox);
-    return 0;
+    return r->q.field == CREDD_KEEP || !r->q.sandbox ? 0 : drop_all(r);
+}
+
+/* ---- between nodes ---- */
+
+static int op_pack(struct request *r)
+{
+    char text[CREDD_PACKED_SIZE];
+    const struct credential *c = store_find_any(store_of(r), r->q.credential);
+    if (!c || c->rec.scope.kind != CREDD_SANDBOX)
+        return err_set(&r->err, ESTALE, "the credential is not there any more");
+    store_pack(store_of(r), c, text);
+    int rc = attach(r, &c->rec, sizeof c->rec);
+    return rc < 0 ? rc : attach(r, text, strlen(text));
+}
+
+static int op_take(struct request *r)
+{
+    struct credential *c;
+    char text[300];
+    bool changed;
+    int rc = store_take(store_of(r), r->q.sandbox, r->payload, &c, &changed, &r->err);
+    if (rc == 0 && changed) {
+        snprintf(text, sizeof text, "%s%s of sandbox %012" PRIx64, c->rec.name, c->rec.removed ? ", removed," : "", r->q.sandbox);
+        rc = note(r, "take", c->rec.id, text);
+    }
+    return rc < 0 ? rc : attach(r, &c->rec, sizeof c->rec);
 }
 
 static void login_done(void *user, int rc, const char *line, const char *sentence)
@@ -421,7 +463,7 @@ struct search {
 static void look_at(void *user, const struct credential *c)
 {
     struct search *s = user;
-    s->found = s->found || c->rec.scope.kind == CREDD_PLATFORM || c->rec.scope.tenant == s->tenant;
+    s->found = s->found || (!c->rec.removed && (c->rec.scope.kind == CREDD_PLATFORM || c->rec.scope.tenant == s->tenant));
 }
 
 static int op_trust(struct request *r)
@@ -439,6 +481,7 @@ static const struct op ops[] = {
     [CREDD_VALUE] = {"value", op_value},    [CREDD_REMOVE] = {"remove", op_remove}, [CREDD_LOG] = {"log", op_log},
     [CREDD_KNOW] = {"know", op_know},       [CREDD_FORGET] = {"forget", op_forget}, [CREDD_LOGIN] = {"login", op_login},
     [CREDD_DENIED] = {"denied", op_denied}, [CREDD_AUDIT] = {"audit", op_audit},    [CREDD_TRUST] = {"trust", op_trust},
+    [CREDD_PACK] = {"pack", op_pack},       [CREDD_TAKE] = {"take", op_take},
 };
 
 /* ---- requests ---- */

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Credentials in space-hostd: see credential.h.
-#include "hostd/credential/credential.h"
-
 #include "base/log.h"
 #include "base/str.h"
-#include "hostd/credential/client.h"
+#include "hostd/cluster/cluster.h"
+#include "hostd/credential/credential_impl.h"
 #include "hostd/credential/trust.h"
 #include "hostd/lifecycle/net.h"
 
@@ -16,14 +15,6 @@
 #include <xxhash.h>
 
 #define DENIED_MSEC 1000u /* lines of one sandbox are told at most so often; their counts add up */
-
-struct credentials {
-    struct space *space;
-    struct credd *credd;
-    struct hmap by_id;
-    char key[64];
-    const char *answer; /* while waiters are told */
-};
 
 /* ---- references ---- */
 
@@ -69,23 +60,6 @@ static struct credential *find(const struct credentials *cs, uint64_t id)
     return n ? hmap_entry(n, struct credential, by_id) : NULL;
 }
 
-static void take_record(struct credentials *cs, const char *bytes, size_t len)
-{
-    struct credd_record rec;
-    if (len != sizeof rec)
-        return;
-    memcpy(&rec, bytes, sizeof rec);
-    struct credential *c = find(cs, rec.id);
-    if (!c) {
-        if (!(c = calloc(1, sizeof *c)))
-            abort();
-        c->refs = 1;
-        c->space = cs->space;
-        hmap_insert(&cs->by_id, &c->by_id, rec.id);
-    }
-    c->rec = rec;
-}
-
 static void drop(struct credentials *cs, struct credential *c)
 {
     if (c->gone)
@@ -93,6 +67,30 @@ static void drop(struct credentials *cs, struct credential *c)
     c->gone = true;
     hmap_remove(&cs->by_id, &c->by_id);
     credential_unref(c);
+}
+
+void credentials_saw(struct credentials *cs, const struct credd_record *rec)
+{
+    struct credential *c = find(cs, rec->id);
+    if (rec->removed) {
+        if (c)
+            drop(cs, c);
+        return;
+    }
+    if (!c) {
+        if (!(c = calloc(1, sizeof *c)))
+            abort();
+        c->refs = 1;
+        c->space = cs->space;
+        hmap_insert(&cs->by_id, &c->by_id, rec->id);
+    }
+    c->rec = *rec;
+}
+
+void credentials_changed(struct credentials *cs)
+{
+    net_kick(cs->space);
+    trust_kick(cs->space);
 }
 
 struct credential *credential_by_name(const struct space *s, const struct credd_scope *scope, const char *name)
@@ -159,26 +157,57 @@ const char *credential_answer(const struct space *s)
     return s->credentials->answer;
 }
 
+static void finish(struct ask *a, int rc, const struct err *e, const char *bytes)
+{
+    a->cs->answer = bytes;
+    wait_done_all(&a->waiters, rc, rc < 0 ? e : NULL);
+    a->cs->answer = "";
+    credential_unref(a->credential);
+    free(a);
+}
+
+static void kept(void *user, int rc, const struct err *e)
+{
+    finish(user, rc, e, "");
+}
+
 static void answered(void *user, const struct credd_reply *rep, const char *bytes, size_t len)
 {
     struct ask *a = user;
     struct credentials *cs = a->cs;
+    struct credd_record rec = {0};
     struct err e = {0};
-    if (rep->error < 0)
+    if (rep->error < 0 || !(a->brings_record || a->removes)) {
         err_set(&e, -rep->error, "%s", rep->sentence);
-    else if (a->brings_record)
-        take_record(cs, bytes, len);
-    if (rep->error == 0 && a->removes)
-        drop(cs, a->credential);
-    if (rep->error == 0 && (a->brings_record || a->removes)) {
-        net_kick(cs->space);
-        trust_kick(cs->space);
+        finish(a, rep->error, &e, bytes);
+        return;
     }
-    cs->answer = bytes;
-    wait_done_all(&a->waiters, rep->error, rep->error < 0 ? &e : NULL);
-    cs->answer = "";
-    credential_unref(a->credential);
-    free(a);
+    if (a->removes)
+        rec = a->credential->rec;
+    else if (len == sizeof rec)
+        memcpy(&rec, bytes, sizeof rec);
+    if (a->removes)
+        drop(cs, a->credential);
+    else if (rec.id)
+        credentials_saw(cs, &rec);
+    credentials_changed(cs);
+    if (rec.scope.kind == CREDD_SANDBOX) /* it is done when it would follow the sandbox */
+        follow_keep(cs, rec.scope.sandbox, rec.id, kept, a);
+    else
+        finish(a, 0, NULL, "");
+}
+
+/* A sandbox's credentials are where it is. */
+static bool is_elsewhere(const struct space *s, const struct credd_scope *scope, struct waiter *w)
+{
+    struct sandbox *sb = scope->kind == CREDD_SANDBOX ? sandbox_by_id(s, scope->sandbox) : NULL;
+    struct err e = {0};
+    if (!sb || sandbox_is_here(sb))
+        return false;
+    int rc = cluster_refuse(sb, &e);
+    if (w)
+        w->done(w, rc, &e);
+    return true;
 }
 
 static struct ask *new_ask(struct space *s, struct credential *c, struct waiter *w)
@@ -200,6 +229,8 @@ static void send_ask(struct ask *a, const struct credd_request *q, const char *t
 
 void credential_make(struct space *s, const struct credd_scope *scope, const char *name, uint32_t uid, struct waiter *w)
 {
+    if (is_elsewhere(s, scope, w))
+        return;
     struct credd_request q = {.op = CREDD_MAKE, .uid = uid, .scope = *scope};
     struct ask *a = new_ask(s, NULL, w);
     str_copy(q.name, sizeof q.name, name);
@@ -215,6 +246,8 @@ static struct credd_request request_of(const struct credential *c, enum credd_op
 
 void credential_set(struct credential *c, enum credd_field field, const char *text, uint32_t uid, struct waiter *w)
 {
+    if (is_elsewhere(c->space, &c->rec.scope, w))
+        return;
     struct credd_request q = request_of(c, CREDD_SET, uid);
     struct ask *a = new_ask(c->space, c, w);
     q.field = field;
@@ -224,6 +257,8 @@ void credential_set(struct credential *c, enum credd_field field, const char *te
 
 void credential_value(struct credential *c, const char *text, uint32_t uid, struct waiter *w)
 {
+    if (is_elsewhere(c->space, &c->rec.scope, w))
+        return;
     const struct credd_request q = request_of(c, CREDD_VALUE, uid);
     struct ask *a = new_ask(c->space, c, w);
     a->brings_record = true;
@@ -232,6 +267,8 @@ void credential_value(struct credential *c, const char *text, uint32_t uid, stru
 
 void credential_remove(struct credential *c, uint32_t uid, struct waiter *w)
 {
+    if (is_elsewhere(c->space, &c->rec.scope, w))
+        return;
     const struct credd_request q = request_of(c, CREDD_REMOVE, uid);
     struct ask *a = new_ask(c->space, c, w);
     a->removes = true;
@@ -246,7 +283,10 @@ void credential_log(struct credential *c, struct waiter *w)
 
 void credential_login(const struct sandbox *sb, const char *text, uint32_t uid, struct waiter *w)
 {
-    const struct credd_request q = {.op = CREDD_LOGIN, .sandbox = (uint64_t)sb->row.id, .uid = uid};
+    const struct credd_scope own = {.kind = CREDD_SANDBOX, .sandbox = (uint64_t)sb->row.id};
+    const struct credd_request q = {.op = CREDD_LOGIN, .sandbox = own.sandbox, .uid = uid};
+    if (is_elsewhere(sb->space, &own, w))
+        return;
     send_ask(new_ask(sb->space, NULL, w), &q, text);
 }
 
@@ -260,84 +300,49 @@ const char *credential_key(const struct space *s)
 /* Of what space-credd is told; 0: nothing. */
 static uint64_t state_of(const struct sandbox *sb)
 {
-    if (!sb->named || sb->gone)
+    if (!sb->named || sb->gone || !sandbox_is_here(sb))
         return 0;
     uint64_t h = XXH3_64bits_withSeed(sb->row.labels, strlen(sb->row.labels), (uint64_t)sb->row.owner);
     return h ? h : 1;
 }
 
-static void tell(struct sandbox *sb, uint64_t state)
+void credentials_forget(struct credentials *cs, uint64_t sandbox, enum credd_forget what)
 {
-    const struct credd_request q = {.op = state ? CREDD_KNOW : CREDD_FORGET, .sandbox = (uint64_t)sb->row.id, .uid = (uint32_t)sb->row.owner};
-    credd_send(sb->space->credentials->credd, &q, sb->row.labels, strlen(sb->row.labels), NULL, NULL);
-    sb->credentials_told = state;
+    const struct credd_request q = {.op = CREDD_FORGET, .sandbox = sandbox, .field = what};
+    credd_send(cs->credd, &q, NULL, 0, NULL, NULL);
+    for (struct hmap_node *n = NULL, *next; what != CREDD_KEEP && (next = hmap_iterate(&cs->by_id, n));) {
+        struct credential *c = hmap_entry(next, struct credential, by_id);
+        bool its = c->rec.scope.kind == CREDD_SANDBOX && c->rec.scope.sandbox == sandbox;
+        n = its ? NULL : next; /* the map changes */
+        if (its)
+            drop(cs, c);
+    }
+}
+
+void credentials_tell(struct credentials *cs, struct sandbox *sb)
+{
+    const struct credd_request q = {.op = CREDD_KNOW, .sandbox = (uint64_t)sb->row.id, .uid = (uint32_t)sb->row.owner};
+    sb->credentials_told = state_of(sb);
+    if (sb->credentials_told)
+        credd_send(cs->credd, &q, sb->row.labels, strlen(sb->row.labels), NULL, NULL);
+    else
+        credentials_forget(cs, q.sandbox, sandbox_is_here(sb) ? CREDD_KEEP : CREDD_MOVED);
 }
 
 void credential_sandbox(struct sandbox *sb)
 {
-    const struct credentials *cs = sb->space->credentials;
-    uint64_t state = state_of(sb);
-    if (!cs || !credd_up(cs->credd) || state == sb->credentials_told)
-        return; /* all are told of when it is back */
-    tell(sb, state);
+    struct credentials *cs = sb->space->credentials;
+    if (cs && credd_up(cs->credd) && !sb->settling && !sb->credentials_refused && state_of(sb) != sb->credentials_told)
+        credentials_tell(cs, sb); /* else all are told of when it is back, or this one when it is settled */
 }
 
-/* Removes what is of sandboxes that are not there: of one only, unless `id` is 0. */
-static void remove_orphans(struct credentials *cs, uint64_t id)
+void credential_sandbox_gone(struct sandbox *sb)
 {
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&cs->by_id, n));) {
-        struct credential *c = hmap_entry(n, struct credential, by_id);
-        const struct sandbox *sb = c->rec.scope.kind == CREDD_SANDBOX ? sandbox_by_id(cs->space, c->rec.scope.sandbox) : NULL;
-        bool orphan = id ? c->rec.scope.sandbox == id : c->rec.scope.kind == CREDD_SANDBOX && !(sb && sb->named);
-        if (orphan)
-            credential_remove(c, c->rec.scope.tenant, NULL);
-    }
-}
-
-void credential_sandbox_gone(const struct sandbox *sb)
-{
-    if (sb->space->credentials)
-        remove_orphans(sb->space->credentials, (uint64_t)sb->row.id);
-}
-
-static bool has_label(const char *labels, const char *label)
-{
-    size_t len = strlen(label);
-    for (const char *at = labels; *at;) {
-        size_t n = strcspn(at, "\n");
-        if (n == len && !memcmp(at, label, n))
-            return true;
-        at += n + (at[n] == '\n');
-    }
-    return false;
-}
-
-static bool covers(const struct credd_scope *s, const struct sandbox *sb)
-{
-    bool tenant = s->tenant == (uint32_t)sb->row.owner;
-    switch (s->kind) {
-    case CREDD_PLATFORM: return true;
-    case CREDD_TENANT: return tenant;
-    case CREDD_LABELLED: return tenant && has_label(sb->row.labels, s->label);
-    default: return s->sandbox == (uint64_t)sb->row.id;
-    }
-}
-
-void credential_hosts(const struct sandbox *sb, void (*each)(void *user, const char *host), void *user)
-{
-    char line[300];
-    const struct credentials *cs = sb->space->credentials;
-    for (struct hmap_node *n = NULL; cs && state_of(sb) && (n = hmap_iterate(&cs->by_id, n));) {
-        const struct credential *c = hmap_entry(n, struct credential, by_id);
-        if (!covers(&c->rec.scope, sb) || !strncmp(c->rec.method, "autofill ", 9))
-            continue;
-        for (const char *at = c->rec.hosts; *at;) {
-            size_t len = strcspn(at, "\n");
-            snprintf(line, sizeof line, "%.*s", (int)len, at);
-            each(user, line);
-            at += len + (at[len] == '\n');
-        }
-    }
+    struct credentials *cs = sb->space->credentials;
+    if (!cs || !credd_up(cs->credd))
+        return; /* when it is back they belong to nobody */
+    credentials_forget(cs, (uint64_t)sb->row.id, CREDD_GONE);
+    sb->credentials_told = 0;
 }
 
 /* ---- denials ---- */
@@ -360,20 +365,18 @@ void credential_denied(struct sandbox *sb, uint64_t total, const char *line)
 
 /* ---- life ---- */
 
-static void connected(void *user, const struct credd_reply *hello, const void *bytes, size_t len)
+/* Who holds a credential goes on with it. */
+static void see_all(struct credentials *cs, const struct credd_record *records, size_t count)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    struct credentials *cs = user;
-    char *out = cs->key;
     struct hmap old = cs->by_id;
     cs->by_id = (struct hmap){0};
-    for (size_t at = 0; at + sizeof(struct credd_record) <= len; at += sizeof(struct credd_record)) {
-        struct hmap_node *n = hmap_find(&old, ((const struct credd_record *)(const void *)((const char *)bytes + at))->id);
-        if (n) { /* who holds it goes on with it */
+    for (size_t i = 0; i < count; i++) {
+        struct hmap_node *n = records[i].removed ? NULL : hmap_find(&old, records[i].id);
+        if (n) {
             hmap_remove(&old, n);
             hmap_insert(&cs->by_id, n, n->key);
         }
-        take_record(cs, (const char *)bytes + at, sizeof(struct credd_record));
+        credentials_saw(cs, &records[i]);
     }
     for (struct hmap_node *n; (n = hmap_iterate(&old, NULL));) {
         struct credential *c = hmap_entry(n, struct credential, by_id);
@@ -382,9 +385,14 @@ static void connected(void *user, const struct credd_reply *hello, const void *b
         credential_unref(c);
     }
     hmap_finish(&old);
+}
+
+static void write_key(const uint8_t key[CREDD_KEY_BYTES], char *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (unsigned i = 0; i < CREDD_KEY_BYTES; i += 3) {
-        uint32_t group = (uint32_t)hello->key[i] << 16 | (i + 1 < CREDD_KEY_BYTES ? (uint32_t)hello->key[i + 1] << 8 : 0) |
-                         (i + 2 < CREDD_KEY_BYTES ? hello->key[i + 2] : 0);
+        uint32_t group =
+            (uint32_t)key[i] << 16 | (i + 1 < CREDD_KEY_BYTES ? (uint32_t)key[i + 1] << 8 : 0) | (i + 2 < CREDD_KEY_BYTES ? key[i + 2] : 0);
         *out++ = digits[group >> 18];
         *out++ = digits[group >> 12 & 63];
         *out++ = i + 1 < CREDD_KEY_BYTES ? digits[group >> 6 & 63] : '=';
@@ -392,14 +400,17 @@ static void connected(void *user, const struct credd_reply *hello, const void *b
     }
     *out++ = '\n';
     *out = 0;
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&cs->space->sandboxes, n));) {
-        struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
-        if (state_of(sb))
-            tell(sb, state_of(sb));
-    }
-    remove_orphans(cs, 0);
-    net_kick(cs->space);
-    trust_kick(cs->space);
+}
+
+static void connected(void *user, const struct credd_reply *hello, const void *bytes, size_t len)
+{
+    struct credentials *cs = user;
+    size_t count = len / sizeof(struct credd_record);
+    write_key(hello->key, cs->key);
+    cluster_say(cs->space);
+    see_all(cs, bytes, count);
+    follow_connected(cs, bytes, count);
+    credentials_changed(cs);
     log_info("space-credd keeps %zu credentials", cs->by_id.count);
 }
 

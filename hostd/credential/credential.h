@@ -3,6 +3,8 @@
 //
 // space-credd is the one that keeps them. Here is a copy of its records, without values, taken at each connection and with each answer, so that the tree answers at
 // once. Sandboxes are told to it with their labels as they come, change and go.
+//
+// A sandbox's own credentials follow it to other nodes: follow.c.
 #ifndef SPACE_HOSTD_CREDENTIAL_H
 #define SPACE_HOSTD_CREDENTIAL_H
 
@@ -56,13 +58,15 @@ const char *credential_answer(const struct space *s);
 /* What values are sealed to, in base64, with a newline; "" while space-credd has not been seen. */
 const char *credential_key(const struct space *s);
 
-/* After each change of a sandbox's row: tells space-credd of it when that changes what it may use. Not named any more: it may use nothing. */
+/* After each change of a sandbox's row: tells space-credd of it when that changes what it may use. Not named, or not here any more: it may use nothing, and another
+ * node's own credentials are that node's. */
 void credential_sandbox(struct sandbox *sb);
+/* It came from another node: its own credentials are handed to space-credd, and then it is told of. */
+void credential_sandbox_arrived(struct sandbox *sb);
 /* It is being destroyed for good: its own credentials go. */
-void credential_sandbox_gone(const struct sandbox *sb);
-
-/* Calls back for each HOST[:PORT] for which the sandbox has a credential that is injected; duplicates are possible. net_kick is called when that changed. */
-void credential_hosts(const struct sandbox *sb, void (*each)(void *user, const char *host), void *user);
+void credential_sandbox_gone(struct sandbox *sb);
+/* -ENOKEY: it has credentials of its own that space-credd at node `to` cannot read. In a transaction. */
+int credential_check_move(const struct sandbox *sb, const struct node_row *to, struct err *e);
 
 /* Another request of hostd's: see credd_send of client.h. */
 void credential_send(const struct space *s, const struct credd_request *q,

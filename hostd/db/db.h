@@ -59,10 +59,14 @@ struct db;
 /* A node: what it last said of itself (hostd/cluster). */
 #define DB_NODE_COLUMNS(INT, TEXT)                                                                 \
     INT(id) INT(seen) INT(started) INT(dead) INT(accel) INT(cpus) INT(memory) INT(guest_memory)    \
-    INT(pool_size) INT(pool_free) TEXT(name, 65) TEXT(version, 33) TEXT(qemu, 33) TEXT(kernel, 65) TEXT(cpu, 65)
+    INT(pool_size) INT(pool_free) TEXT(name, 65) TEXT(version, 33) TEXT(qemu, 33) TEXT(kernel, 65) TEXT(cpu, 65) TEXT(key, 45)
 
 /* What a user said for all its sandboxes: `id` is the uid. */
 #define DB_TENANT_COLUMNS(INT, TEXT) INT(id) TEXT(egress, EGRESS_TEXT_MAX)
+
+/* A credential of a sandbox's own, packed by space-credd under the master key that `key` (its public key) is of: nobody here can read it (hostd/credential). Goes
+ * with the sandbox's row. Of two versions the one with the higher number stays. */
+#define DB_SECRET_COLUMNS(INT, TEXT) INT(id) INT(sandbox) INT(number) INT(removed) TEXT(key, 45) TEXT(packed, 28416)
 
 #define DB_EVENT_COLUMNS(INT, TEXT)                                                                \
     INT(id) INT(owner) INT(gid) INT(mode) TEXT(line, 900)
@@ -94,6 +98,9 @@ struct node_row {
 struct tenant_row {
     DB_TENANT_COLUMNS(DB_INT, DB_TEXT)
 };
+struct secret_row {
+    DB_SECRET_COLUMNS(DB_INT, DB_TEXT)
+};
 struct event_row {
     DB_EVENT_COLUMNS(DB_INT, DB_TEXT)
 };
@@ -101,7 +108,7 @@ struct event_row {
 #undef DB_TEXT
 
 /* Stored: never renumber. */
-enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_ARTIFACTS, DB_NODES, DB_TENANTS, DB_TABLE_COUNT };
+enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_ARTIFACTS, DB_NODES, DB_TENANTS, DB_SECRETS, DB_TABLE_COUNT };
 
 /* Opens or creates PATH for the node of that id, migrates to the current version, checks integrity of the schema. A newer version is refused (-EPROTO).
  * Rows of before there were nodes become this node's. */
@@ -109,7 +116,7 @@ int db_open(const char *path, int64_t node, struct db **out, struct err *e);
 void db_close(struct db *db);
 
 /* Inserts or replaces the row (a struct of that table). 0 or -EIO, -ENOSPC with the sentence; -ESTALE when it belongs to another node, as the row says (nothing
- * happens), or as the database does (the transaction fails, if there is one). */
+ * happens), or as the database does (the transaction fails, if there is one). A secret that is not newer than the row is not saved, which is success. */
 int db_save(struct db *db, enum db_table table, const void *row, struct err *e);
 
 /* Missing is success, and so is another node's (nothing happens). */

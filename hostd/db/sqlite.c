@@ -57,10 +57,14 @@ ROW_COLUMNS(node_row, DB_NODE_COLUMNS)
 #define ROW tenant_row
 ROW_COLUMNS(tenant_row, DB_TENANT_COLUMNS)
 #undef ROW
+#define ROW secret_row
+ROW_COLUMNS(secret_row, DB_SECRET_COLUMNS)
+#undef ROW
 
 enum {
     OWNED = 1, /* belongs to the node of its column `node` */
-    TOLD = 2   /* other nodes are told */
+    TOLD = 2,  /* other nodes are told */
+    NEWER = 4, /* only a higher `number` replaces a row */
 };
 
 static const struct table {
@@ -79,6 +83,7 @@ static const struct table {
     [DB_ARTIFACTS] = {"artifacts", artifact_row_columns, sizeof(struct artifact_row), TOLD, 0},
     [DB_NODES] = {"nodes", node_row_columns, sizeof(struct node_row), TOLD, 0},
     [DB_TENANTS] = {"tenants", tenant_row_columns, sizeof(struct tenant_row), TOLD, 0},
+    [DB_SECRETS] = {"secrets", secret_row_columns, sizeof(struct secret_row), NEWER, 0},
 };
 
 #define ACCOUNTED(table)                                                                                                                             \
@@ -126,6 +131,9 @@ static const char *const migrations[] = {
                      "CREATE TABLE changes(seq INTEGER PRIMARY KEY AUTOINCREMENT, node INTEGER NOT NULL, tab INTEGER NOT NULL, row INTEGER NOT NULL) "
                      "STRICT;",
     "CREATE TABLE tenants(id INTEGER PRIMARY KEY, egress TEXT NOT NULL) STRICT;",
+    "CREATE TABLE secrets(id INTEGER PRIMARY KEY, sandbox INTEGER NOT NULL REFERENCES sandboxes(id) ON DELETE CASCADE, number INTEGER NOT NULL,"
+    " removed INTEGER NOT NULL, key TEXT NOT NULL, packed TEXT NOT NULL) STRICT; CREATE INDEX secrets_of ON secrets(sandbox);"
+    "ALTER TABLE nodes ADD COLUMN key TEXT NOT NULL DEFAULT '';",
 };
 #define VERSION ((int)(sizeof migrations / sizeof migrations[0]))
 
@@ -221,6 +229,8 @@ static int prepare_table(struct db *db, enum db_table t, struct err *e)
         str_append(sql, sizeof sql, &pos, "%s%s = excluded.%s", c == tables[t].columns + 1 ? "" : ",", c->name, c->name);
     if (tables[t].flags & OWNED)
         str_append(sql, sizeof sql, &pos, " WHERE %s.node = excluded.node", tables[t].name);
+    if (tables[t].flags & NEWER)
+        str_append(sql, sizeof sql, &pos, " WHERE excluded.number > %s.number", tables[t].name);
     int rc = prepare(db, sql, &db->save[t], e);
     if (rc < 0)
         return rc;

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#define CREDD_VERSION 1u
+#define CREDD_VERSION 2u
 
 #define CREDD_NAME_SIZE   65u
 #define CREDD_LABEL_SIZE  129u /* KEY=VALUE */
@@ -20,6 +20,9 @@
 #define CREDD_KEY_BYTES   32u   /* of a public key */
 #define CREDD_VALUE_MAX   16384u
 #define CREDD_PAYLOAD_MAX 65536u /* bytes of a descriptor that comes with a request */
+#define CREDD_PACKED_SIZE 28416u /* of a record that is handed over: base64, with its NUL */
+/* Of a sandbox's own credentials so many that were removed are remembered: the newest. */
+#define CREDD_REMOVED_MAX 64u
 /* How a sealed value begins; crypto_box_seal's bytes follow in base64, without a newline. */
 #define CREDD_SEALED "sealed1:"
 
@@ -52,12 +55,15 @@ struct credd_record {
     char method[CREDD_METHOD_SIZE]; /* normalised: docs/credentials.md */
     char hosts[CREDD_HOSTS_SIZE];   /* a HOST[:PORT] each line */
     char unused[7];
+    uint64_t number;  /* of two versions of a record the one with the higher number counts */
+    uint32_t removed; /* of a sandbox's: it was removed, and this is what is remembered of it */
+    uint32_t unused_too;
 };
 
 enum credd_op {
     /* First on a connection; EPROTO for another version. The answer brings all records, one after
-     * the other, and the public key that values are sealed to. With `field` 1 it is space-hostd:
-     * sandboxes that were told before are forgotten. */
+     * the other, removed ones too, and the public key that values are sealed to. With `field` 1 it
+     * is space-hostd: sandboxes that were told before are forgotten. */
     CREDD_HELLO = 1,
     /* A new credential `name` in `scope`, of `uid`. Brings its record. EEXIST, EMFILE. */
     CREDD_MAKE,
@@ -66,14 +72,14 @@ enum credd_op {
     CREDD_SET,
     /* The payload is a sealed value; empty revokes it. Brings the record. EINVAL, EBADMSG. */
     CREDD_VALUE,
-    /* Missing is success. */
+    /* Missing is success. One of a sandbox's stays known as removed. */
     CREDD_REMOVE,
     /* Brings lines on its last uses. */
     CREDD_LOG,
     /* There is a `sandbox` of `uid`, with these labels (payload): it may use credentials from now
      * on. Again whenever its labels change. */
     CREDD_KNOW,
-    /* It may not any more. Missing is success. */
+    /* It may not any more. Missing is success. `field`: what becomes of its own credentials. */
     CREDD_FORGET,
     /* `uid` asks for a login for `sandbox`: the payload is ORIGIN and the public key that the
      * answer is sealed to. Brings a line. ENOENT, EACCES, EKEYEXPIRED, EAGAIN with a sentence. */
@@ -86,6 +92,21 @@ enum credd_op {
     /* Brings the certificates (PEM) that guests of `uid` are to trust; nothing when there is no
      * credential that one of them could use. */
     CREDD_TRUST,
+    /* `credential`, a sandbox's own, removed or not, for another node: brings the record, and behind
+     * it the same with its value, packed: text that nobody can read who has another master key.
+     * ESTALE. */
+    CREDD_PACK,
+    /* The payload is a packed record of `sandbox`: it is kept if it is newer than what is here.
+     * Brings the record that counts now. ENOKEY: it was packed under another master key; EBADMSG,
+     * EINVAL: it is none, or not that sandbox's; EMFILE. */
+    CREDD_TAKE,
+};
+
+/* Of CREDD_FORGET. */
+enum credd_forget {
+    CREDD_KEEP,  /* its credentials stay */
+    CREDD_MOVED, /* they are another node's now, as it is: nothing of them stays here */
+    CREDD_GONE,  /* they are removed, as it was */
 };
 
 /* Of CREDD_SET. */

@@ -13,12 +13,13 @@ import subprocess
 import tempfile
 import time
 
-HELLO, MAKE, SET, VALUE, REMOVE, LOG, KNOW, FORGET, LOGIN, DENIED, AUDIT = range(1, 12)
+HELLO, MAKE, SET, VALUE, REMOVE, LOG, KNOW, FORGET, LOGIN, DENIED, AUDIT, TRUST, PACK, TAKE = range(1, 15)
+KEEP, MOVED, GONE = range(3)  # of FORGET
 PLATFORM, TENANT, LABELLED, SANDBOX = range(1, 5)
 HOSTS, METHOD, EXPIRES, RATE = range(1, 5)
 SCOPE = struct.Struct("=IIQ129s7x")
 REQUEST = struct.Struct("=IIQQQIIQ152s65s512s7x")
-RECORD = struct.Struct("=Q152sIIqqII65s256s4096s7x")
+RECORD = struct.Struct("=Q152sIIqqII65s256s4096s7xQI4x")
 REPLY = struct.Struct("=IIQQiI32sQ32s480s")
 USER = "nobody"
 sodium = ctypes.CDLL("libsodium.so.23")
@@ -30,7 +31,7 @@ class Failed(OSError):
 
 class Record:
     def __init__(self, data):
-        self.id, scope, self.maker, self.has_value, self.created, self.expires, self.uses, self.seconds, name, method, hosts = RECORD.unpack(data)
+        self.id, scope, self.maker, self.has_value, self.created, self.expires, self.uses, self.seconds, name, method, hosts, self.number, self.removed = RECORD.unpack(data)
         self.kind, self.tenant, self.sandbox, label = SCOPE.unpack(scope)
         self.name, self.method, self.hosts, self.label = (t.rstrip(b"\0").decode() for t in (name, method, hosts, label))
 
@@ -75,8 +76,9 @@ class Client:
         self.tag = 0
         reply, text = self.call(HELLO, field=hostd)
         self.key = reply[6]
-        self.records = [Record(text[i : i + RECORD.size]) for i in range(0, len(text), RECORD.size)]
-        assert len(self.records) == reply[5], (len(self.records), reply[5])
+        self.all = [Record(text[i : i + RECORD.size]) for i in range(0, len(text), RECORD.size)]
+        assert len(self.all) == reply[5], (len(self.all), reply[5])
+        self.records, self.removed = ([r for r in self.all if bool(r.removed) == gone] for gone in (False, True))
 
     def close(self):
         self.sock.close()
@@ -89,7 +91,7 @@ class Client:
             memory = os.memfd_create("payload")
             os.write(memory, payload)
             payload, control = b"", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory]))]
-        self.sock.sendmsg([REQUEST.pack(1, op, self.tag, credential, sandbox, uid, field, count, where, name.encode(), payload)], control)
+        self.sock.sendmsg([REQUEST.pack(2, op, self.tag, credential, sandbox, uid, field, count, where, name.encode(), payload)], control)
         if memory >= 0:
             os.close(memory)
         data, control, _, _ = self.sock.recvmsg(REPLY.size + 1, socket.CMSG_SPACE(4))
@@ -130,6 +132,14 @@ class Client:
     def login(self, sandbox, origin, uid=1000):
         public, secret = keypair()
         return unseal(self.call(LOGIN, sandbox=sandbox, uid=uid, text=f"{origin} {base64.b64encode(public).decode()}")[1].decode(), public, secret).decode()
+
+    def pack(self, ident):
+        """The record, and the packed one."""
+        content = self.call(PACK, ident)[1]
+        return Record(content[: RECORD.size]), content[RECORD.size :].decode()
+
+    def take(self, sandbox, packed):
+        return Record(self.call(TAKE, sandbox=sandbox, text=packed)[1])
 
     def log(self, ident):
         return self.call(LOG, ident)[1].decode()
