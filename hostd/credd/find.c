@@ -186,30 +186,34 @@ void cred_hosts(const struct credd *c, uint64_t sandbox, void (*each)(void *user
 
 /* ---- judging ---- */
 
-static uint64_t boot_time(void)
+static int64_t time_of(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static bool is_expired(const struct credential *c)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return c->rec.expires && (int64_t)t.tv_sec * 1000000000 + t.tv_nsec >= c->rec.expires;
+    return c->rec.expires && time_of(CLOCK_REALTIME) >= c->rec.expires;
 }
 
-/* So many uses at once, and as many in each period again. */
-static bool take_token(struct credential *c)
+/* So many uses at once, and as many in each period again: how many are left at `now`. */
+static void refill(struct credential *c, int64_t now)
 {
-    uint64_t now = boot_time();
-    if (!c->rec.rate_uses)
-        return true;
     double most = c->rec.rate_uses, rate = most / c->rec.rate_seconds / 1e9;
-    c->tokens = c->tokens_at ? c->tokens + rate * (double)(now - c->tokens_at) : most;
+    int64_t passed = now > c->tokens_at ? now - c->tokens_at : 0;
+    c->tokens = c->counted ? c->tokens + rate * (double)passed : most;
     c->tokens = c->tokens > most ? most : c->tokens;
     c->tokens_at = now;
+    c->counted = true;
+}
+
+static bool take_token(struct credential *c)
+{
+    if (!c->rec.rate_uses)
+        return true;
+    refill(c, time_of(CLOCK_BOOTTIME));
     if (c->tokens < 1)
         return false;
     c->tokens--;
@@ -514,6 +518,30 @@ void finder_login(struct finder *f, uint64_t sandbox, uint32_t uid, const char *
 
 /* ---- life ---- */
 
+/* Of a line of the log, in ns; on the clock that `rate` is counted by. */
+static bool moment_of(const char *stamp, int64_t *out)
+{
+    struct tm tm = {0};
+    unsigned msec = 0;
+    const char *rest = strptime(stamp, "%Y-%m-%dT%H:%M:%S", &tm);
+    if (!rest || sscanf(rest, ".%3uZ", &msec) != 1)
+        return false;
+    int64_t ago = time_of(CLOCK_REALTIME) - ((int64_t)timegm(&tm) * 1000000000 + msec * 1000000ll);
+    *out = time_of(CLOCK_BOOTTIME) - (ago > 0 ? ago : 0);
+    return true;
+}
+
+static void count_again(struct credential *c, const char *line, const char *stamp)
+{
+    char text[24];
+    uint64_t uses;
+    int64_t at;
+    if (!c->rec.rate_uses || !moment_of(stamp, &at) || !audit_member(line, "count", text, sizeof text) || str_parse_u64(text, UINT32_MAX, &uses) < 0)
+        return;
+    refill(c, at);
+    c->tokens = c->tokens > (double)uses ? c->tokens - (double)uses : 0;
+}
+
 /* A line of the audit log, from before the start. */
 void finder_remember(struct finder *f, const char *line)
 {
@@ -524,8 +552,13 @@ void finder_remember(struct finder *f, const char *line)
         !audit_member(line, "text", text, sizeof text))
         return;
     struct credential *c = store_find(f->credd->store, n);
-    if (!c || (strcmp(kind, "use") != 0 && strcmp(kind, "login") != 0 && strcmp(kind, "refused") != 0))
+    bool used = !strcmp(kind, "use") || !strcmp(kind, "login");
+    if (c && !strcmp(kind, "change") && strstr(text, ": rate = "))
+        c->counted = false; /* from here on by the new one */
+    if (!c || (!used && strcmp(kind, "refused") != 0))
         return;
+    if (used)
+        count_again(c, line, stamp);
     snprintf(out, sizeof out, "%.19sZ %s %s %s", stamp, kind, sandbox, text);
     store_used(c, out);
 }

@@ -29,7 +29,7 @@ typedef void finder_login_done(void *user, int rc, const char *line, const char 
 void finder_login(struct finder *f, uint64_t sandbox, uint32_t uid, const char *origin, const uint8_t key[CREDD_KEY_BYTES], finder_login_done *done,
                   void *user);
 
-/* A line of the audit log is about this credential: it goes to its log, too. */
+/* A line of the audit log, from before the start, in order: what is about a credential goes to its log, too, and counts for its `rate`. */
 void finder_remember(struct finder *f, const char *line);
 
 #endif

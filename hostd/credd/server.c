@@ -199,7 +199,7 @@ static int op_set(struct request *r)
         rc = store_save(store_of(r), c, &next, NULL, 0, &r->err);
     if (rc < 0)
         return rc;
-    c->tokens_at = r->q.field == CREDD_FIELD_RATE ? 0 : c->tokens_at;
+    c->counted = c->counted && r->q.field != CREDD_FIELD_RATE;
     return attach(r, &c->rec, sizeof c->rec);
 }
 

@@ -177,8 +177,9 @@ static void answered(void *user, const struct credd_reply *rep, const char *byte
     struct credentials *cs = a->cs;
     struct credd_record rec = {0};
     struct err e = {0};
-    if (rep->error < 0 || !(a->brings_record || a->removes)) {
+    if (rep->error < 0)
         err_set(&e, -rep->error, "%s", rep->sentence);
+    if (rep->error < 0 || !(a->brings_record || a->removes)) {
         finish(a, rep->error, &e, bytes);
         return;
     }

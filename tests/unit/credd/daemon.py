@@ -6,11 +6,12 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import time
 
-from client import AUDIT, DENIED, EXPIRES, FORGET, HOSTS, LABELLED, METHOD, PLATFORM, RATE, REMOVE, SANDBOX, SET, TENANT, Daemon, Failed, keypair, scope
+from client import AUDIT, DENIED, EXPIRES, FORGET, HOSTS, LABELLED, METHOD, PLATFORM, RATE, REMOVE, SANDBOX, SET, TENANT, USER, Daemon, Failed, keypair, scope
 
 A, B = 0xA1, 0xB2
 SECRET = b"correct-horse-battery-staple"
@@ -83,6 +84,63 @@ def limits(c):
     c.value(few, b"")
     c.set(few, HOSTS, "evil.example")
     fails(errno.EACCES, c.login, A, "https://evil.example")
+
+
+def uses_count_over_a_start(d):
+    """`rate` as before it was killed, from the log; a new rate counts from its own beginning."""
+    c = d.client()
+    c.know(A, 1000)
+    ident = c.add(scope(SANDBOX, 1000, A), "counted", "counted.example", SECRET, rate="3/1h")
+    for left in (True, True, True, False):
+        c = started_again(d, c)
+        if left:
+            c.login(A, "https://counted.example")
+        else:
+            fails(errno.EAGAIN, c.login, A, "https://counted.example")
+    c.set(ident, RATE, "1/1h")
+    c = started_again(d, c)
+    c.login(A, "https://counted.example")
+    c = started_again(d, c)
+    fails(errno.EAGAIN, c.login, A, "https://counted.example")
+    c.set(ident, RATE, "1/1s")
+    c.login(A, "https://counted.example")
+    time.sleep(1.1)
+    started_again(d, c).login(A, "https://counted.example")  # as many again after each such time
+    d.client().call(REMOVE, ident)
+
+
+def started_again(d, c):
+    c.close()
+    d.process.terminate()
+    assert d.process.wait(20) == 0
+    d.start()
+    c = d.client()
+    c.know(A, 1000)
+    return c
+
+
+def a_wrapping_key_of_systemd(d):
+    """As systemd 252 leaves a credential of the unit (LoadCredential=, LoadCredentialEncrypted=): a file of root's, 0400, in a folder of root's."""
+    folder, path = pathlib.Path(d.folder, "credentials"), pathlib.Path(d.keys, "default.wrapping")
+    folder.mkdir(mode=0o500)
+    wrapping = folder / "wrapping"
+    shutil.move(path, wrapping)
+    os.chown(wrapping, 0, 0)
+    os.chmod(wrapping, 0o400)
+    config = pathlib.Path(d.keys, "credentials.key")
+    before = config.read_text()
+    d.write_key("credentials.key", before.replace("default.wrapping", str(wrapping)))
+    os.chown(config, 0, 0)  # else it is read by cred_user, who cannot read the other
+    d.start()
+    c = d.client()
+    c.know(A, 1000)
+    assert password(c.login(A, "https://old.example")) == SECRET.decode()
+    c.close()
+    d.kill()
+    shutil.move(wrapping, path)
+    shutil.chown(path, USER)
+    os.chmod(path, 0o600)
+    d.write_key("credentials.key", before)
 
 
 def what_is_refused(c, d):
@@ -237,7 +295,9 @@ def main(program):
         damaged(d)
         wrong_key(d)
         another_wrapping_key(d)
+        a_wrapping_key_of_systemd(d)
         d.start()
+        uses_count_over_a_start(d)
         d.client().close()
 
 

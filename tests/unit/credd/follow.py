@@ -203,9 +203,9 @@ def killed_at_any_moment(da, db, rng, rounds):
 
     def change(c):
         for name in [f"k{i}" for i in range(10)]:
-            found = {r.name: r.id for r in c.records if r.sandbox == A}
+            found = {r.name: r for r in c.records if r.sandbox == A}
             fresh = f"v{rng.randrange(1 << 40):x}"
-            ident = found.get(name)
+            ident = found[name].id if name in found else 0
             if ident and rng.random() < 0.2:
                 values.setdefault(name, set()).add(None)
                 c.call(REMOVE, ident)
@@ -213,9 +213,13 @@ def killed_at_any_moment(da, db, rng, rounds):
                 values[name] = {None}
                 continue
             values.setdefault(name, {None}).add(fresh)
-            ident = ident or c.add(scope(SANDBOX, 1000, A), name, f"{name}.example", b"first")
-            values[name].add("first")
-            c.value(ident, fresh.encode())
+            if ident and not found[name].has_value:  # it was being made
+                c.call(REMOVE, ident)
+                ident = 0
+            if ident:
+                c.value(ident, fresh.encode())
+            else:
+                ident = c.add(scope(SANDBOX, 1000, A), name, f"{name}.example", fresh.encode())
             keep(c, ident)
             values[name] = {fresh}
 

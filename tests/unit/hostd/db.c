@@ -196,6 +196,49 @@ static void who_was_away_for_too_long_hears_so(void)
     db_close(b);
 }
 
+static void see_secret(void *user, const void *row)
+{
+    struct secret_row *out = user;
+    *out = *(const struct secret_row *)row;
+}
+
+static int64_t secret_number(struct db *db, int64_t id)
+{
+    static struct secret_row row;
+    struct err e = {0};
+    row = (struct secret_row){0};
+    CHECK_EQ(db_load_by(db, DB_SECRETS, "id", id, see_secret, &row, &e), 0);
+    return row.number;
+}
+
+static void the_newest_version_of_a_secret_stays_and_ends_with_its_sandbox(void)
+{
+    fresh();
+    struct db *a = open_as(1), *b = open_as(2);
+    struct err e = {0};
+    static struct secret_row row = {.id = 5, .sandbox = 7, .number = 10, .packed = "x"};
+    CHECK_EQ(db_save(a, DB_SECRETS, &row, &e), -EIO); /* there is no such sandbox */
+    CHECK_EQ(db_save(a, DB_SANDBOXES, row_of(7, 1), &e), 0);
+    CHECK_EQ(db_save(a, DB_SECRETS, &row, &e), 0);
+    row.number = 9;
+    CHECK_EQ(db_save(b, DB_SECRETS, &row, &e), 0);
+    CHECK_EQ(secret_number(a, 5), 10);
+    row.number = 11;
+    CHECK_EQ(db_save(b, DB_SECRETS, &row, &e), 0);
+    CHECK_EQ(secret_number(a, 5), 11);
+    CHECK_EQ(db_save(a, DB_SANDBOXES, row_of(7, 1), &e), 0);
+    db_begin(a);
+    CHECK_EQ(db_take(a, DB_SANDBOXES, 7, 1, 2, &e), 0);
+    CHECK_EQ(db_commit(a, &e), 0);
+    CHECK_EQ(secret_number(b, 5), 11);
+    CHECK_EQ(db_delete(a, DB_SANDBOXES, 7, &e), 0); /* not its any more */
+    CHECK_EQ(secret_number(b, 5), 11);
+    CHECK_EQ(db_delete(b, DB_SANDBOXES, 7, &e), 0);
+    CHECK_EQ(secret_number(b, 5), 0);
+    db_close(a);
+    db_close(b);
+}
+
 static void what_was_there_before_nodes_is_the_first_ones(void)
 {
     fresh();
@@ -216,7 +259,12 @@ static void what_was_there_before_nodes_is_the_first_ones(void)
 }
 
 static const struct check_test tests[] = {
-    TEST(a_node_is_told_what_others_did),     TEST(a_transaction_that_failed_tells_nothing), TEST(a_row_is_changed_by_its_owner_alone),
-    TEST(of_two_that_want_a_row_one_gets_it), TEST(who_was_away_for_too_long_hears_so),      TEST(what_was_there_before_nodes_is_the_first_ones),
+    TEST(a_node_is_told_what_others_did),
+    TEST(a_transaction_that_failed_tells_nothing),
+    TEST(a_row_is_changed_by_its_owner_alone),
+    TEST(the_newest_version_of_a_secret_stays_and_ends_with_its_sandbox),
+    TEST(of_two_that_want_a_row_one_gets_it),
+    TEST(who_was_away_for_too_long_hears_so),
+    TEST(what_was_there_before_nodes_is_the_first_ones),
 };
 CHECK_MAIN(tests)
