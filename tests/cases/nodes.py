@@ -58,16 +58,39 @@ class Node:
         """Its last failure's sentence."""
         return self.get("error").splitlines()[-1].split(" ", 3)[3]
 
+    def credential(self, scope, name, value, host="login.example"):
+        os.mkdir(self.path("credentials", scope, name))
+        for text, file in ((host, "hosts"), ("autofill ann", "method"), (value, "value")):
+            self.set(text, "credentials", scope, name, file)
+
+    def share_master(self):
+        """What an administrator does for nodes that share sandboxes: docs/credentials.md."""
+        first, service = config(), os.path.join(self.dir, "sv", "credd")
+        subprocess.run(["sv", "-w", "15", "down", service], check=True, capture_output=True)
+        subprocess.run(["cp", "-a", os.path.join(first["credentials"], "master"), os.path.join(self.dir, "credentials")], check=True)
+        subprocess.run(["cp", "-aT", first["credential_keys"], os.path.join(self.dir, "credential-keys")], check=True)
+        subprocess.run(["sv", "up", service], check=True, capture_output=True)
+        wait_until(lambda: self.get("credentials", "key") == line("credentials", "key"), 20, "the other node has the same key")
+
     def kill(self):
         """All of its daemons, as a power cut would, but for its machines."""
         for service in os.listdir(os.path.join(self.dir, "sv")):
             subprocess.run(["sv", "down", os.path.join(self.dir, "sv", service)], capture_output=True)
-        for service in ("hostd", "noded", "volumed", "netd", "browsed", "spacefs"):
+        for service in ("hostd", "noded", "volumed", "netd", "browsed", "credd", "spacefs"):
             with contextlib.suppress(OSError, ValueError), open(os.path.join(self.dir, "sv", service, "supervise", "pid")) as f:
                 os.kill(int(f.read()), signal.SIGKILL)
 
 
-other = Node()
+class Local(Node):
+    """This one, where both are treated alike."""
+
+    name = None
+
+    def __init__(self):
+        self.dir, self.space = SPACE_DIR, SPACE
+
+
+other, here = Node(), Local()
 
 
 def seen(box, what, want, seconds=10):
@@ -96,6 +119,25 @@ def counts_on(node_path, box):
     eq(list(range(before[0], before[0] + len(before))), before, "what the job counted")
     wait_until(lambda: len(numbers(node_path, box)) > len(before), 20, "the job counts on")
     return before
+
+
+def login(space, box):
+    """What a browser's agent would be told for it."""
+    answer = subprocess.run(["spacectl", "--space", space, "credential", "login", box.name, "https://login.example"], capture_output=True, text=True, timeout=60)
+    return json.loads(answer.stdout)["password"] if answer.returncode == 0 else answer.stderr
+
+
+def trusted(out):
+    """The keys of the CAs that the guest was given; `out` runs a command in it."""
+    text = wait_until(lambda: out("cat /run/space/ca.pem 2>/dev/null; true"), 20, "the guest is told its tenant's CAs")
+    end = "-----END CERTIFICATE-----"
+    return [subprocess.run(["openssl", "x509", "-noout", "-subject", "-serial", "-pubkey"], input=part + end, text=True, capture_output=True, check=True).stdout
+            for part in text.split(end)[:-1]]
+
+
+def its_records(credentials, box):
+    """Files of space-credd's that were made since `box.records` were there."""
+    return set(os.listdir(os.path.join(credentials, "store"))) - box.records
 
 
 box = None
@@ -136,6 +178,30 @@ def two_nodes_see_each_other():
 
 
 @check
+def with_credentials_of_its_own_it_goes_only_where_they_can_be_read():
+    box.records = set(os.listdir(os.path.join(config()["credentials"], "store")))
+    scope = f"sandbox.{box.name}"
+    here.credential(scope, "site", "of the sandbox")
+    here.credential(scope, "removed", "of the sandbox")
+    os.rmdir(path("credentials", scope, "removed"))
+    eq("of the sandbox", login(SPACE, box))
+    eq([(1, 0), (1, 1)], rows("SELECT count(*), removed FROM secrets WHERE sandbox = ? GROUP BY removed", int(box.get("id"), 16)), "rows of it, and of what was removed")
+    eq(["autofill"], os.listdir(other.path("credentials", scope)), "what another node shows of them")
+    refused(errno.EREMOTE, os.mkdir, other.path("credentials", scope, "other"))
+    has(f"on node {name}", login(other.space, box), "why there is no login there")
+    box.verb("suspend")
+    seen(box, "state", "suspended")
+    refused(errno.ENOKEY, other.set, other.name, "sandboxes", box.name, "node")
+    for part in (other.name, "master", scope):
+        has(part, other.why(), "the sentence")
+    eq("suspended", box.state)
+    other.share_master()
+    box.verb("resume")
+    other.credential("tenant", "site", "of the tenant there")
+    box.keys = trusted(box.out)
+
+
+@check
 def a_suspended_one_is_restored_by_the_other():
     folder = os.path.join(config()["pool"], "snapshots")
     before = set(os.listdir(folder))  # what earlier tests left is removed when its time has come
@@ -155,10 +221,25 @@ def a_suspended_one_is_restored_by_the_other():
 
 
 @check
+def its_credentials_went_with_it():
+    scope = f"sandbox.{box.name}"
+    eq("of the sandbox", login(other.space, box))
+    eq(box.keys, trusted(lambda cmd: other.out(box, cmd)), "its tenant's CAs")
+    wait_until(lambda: not its_records(config()["credentials"], box), 10, "this node's space-credd has none of them")
+    eq(["autofill"], os.listdir(path("credentials", scope)), "what is left of them here")
+    refused(errno.ENOENT, os.stat, path("credentials", scope, "site"))
+    refused(errno.EREMOTE, os.mkdir, path("credentials", scope, "other"))
+    refused(errno.ENOENT, os.stat, other.path("credentials", scope, "removed"))
+    other.set("changed there", "credentials", scope, "site", "value")
+    eq("changed there", login(other.space, box))
+
+
+@check
 def a_running_one_moves():
     other.set(name, "sandboxes", box.name, "node")
     told(box, "state", "running")
     eq(name, box.get("node"))
+    eq("changed there", login(SPACE, box), "its credential")
     eq("unsaved", box.out("cat /dev/shm/memory"), "what only memory knew")
     counts_on(SPACE, box)
 
@@ -258,6 +339,7 @@ def what_a_dead_node_had():
     other.set("suspend", "sandboxes", box.name, "state")  # so that the store has something of it
     other.set("resume", "sandboxes", box.name, "state")
     sleeper = Box()
+    here.credential(f"sandbox.{sleeper.name}", "site", "of the sleeper")
     sleeper.verb("suspend")
     sleeper.set("node", other.name)
     other.set("suspend", "sandboxes", sleeper.name, "state")
@@ -265,6 +347,7 @@ def what_a_dead_node_had():
     began = time.monotonic()
     sleeper.set("node", name)
     eq("running", sleeper.state, "what was suspended on a dead node")
+    eq("of the sleeper", login(SPACE, sleeper), "its credential")
     sleeper.remove()
     wait_until(lambda: line("nodes", other.name, "state") == "away", AWAY + 10, "it is found to be away")
     print(f"away after {time.monotonic() - began:.1f} s", flush=True)
@@ -276,6 +359,7 @@ def what_a_dead_node_had():
     box.set("node", name)
     eq("running", box.state)
     eq("saved", box.out("cat /disk"), "its disk")
+    eq("changed there", login(SPACE, box), "its credential")
     nothing_crashed(other.dir)
 
 
