@@ -29,11 +29,11 @@ struct credential {
     struct method method; /* parsed */
     uint8_t *box;         /* malloc'ed: what the back end keeps of the value */
     size_t box_len;
-    bool counted;      /* uses were, of `rate`: so many were left, */
-    double tokens;     /* at that time (ns of CLOCK_BOOTTIME; below 0: before the host started) */
+    bool counted;  /* uses were, of `rate`: so many were left, */
+    double tokens; /* at that time (ns of CLOCK_BOOTTIME; below 0: before the host started) */
     int64_t tokens_at;
-    bool busy;          /* the back end is at its value */
-    char **uses;        /* STORE_USES lines, a ring; NULL: none yet */
+    bool busy;   /* the back end is at its value */
+    char **uses; /* STORE_USES lines, a ring; NULL: none yet */
     unsigned next_use;
 };
 

@@ -323,11 +323,12 @@ void credentials_forget(struct credentials *cs, uint64_t sandbox, enum credd_for
 void credentials_tell(struct credentials *cs, struct sandbox *sb)
 {
     const struct credd_request q = {.op = CREDD_KNOW, .sandbox = (uint64_t)sb->row.id, .uid = (uint32_t)sb->row.owner};
+    bool gone = sb->gone || sandbox_state(sb) == SANDBOX_DESTROYING;
     sb->credentials_told = state_of(sb);
     if (sb->credentials_told)
         credd_send(cs->credd, &q, sb->row.labels, strlen(sb->row.labels), NULL, NULL);
     else
-        credentials_forget(cs, q.sandbox, sandbox_is_here(sb) ? CREDD_KEEP : CREDD_MOVED);
+        credentials_forget(cs, q.sandbox, gone ? CREDD_GONE : sandbox_is_here(sb) ? CREDD_KEEP : CREDD_MOVED);
 }
 
 void credential_sandbox(struct sandbox *sb)

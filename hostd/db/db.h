@@ -108,7 +108,19 @@ struct event_row {
 #undef DB_TEXT
 
 /* Stored: never renumber. */
-enum db_table { DB_SANDBOXES, DB_TEMPLATES, DB_SNAPSHOTS, DB_JOBS, DB_EVENTS, DB_HEADS, DB_ARTIFACTS, DB_NODES, DB_TENANTS, DB_SECRETS, DB_TABLE_COUNT };
+enum db_table {
+    DB_SANDBOXES,
+    DB_TEMPLATES,
+    DB_SNAPSHOTS,
+    DB_JOBS,
+    DB_EVENTS,
+    DB_HEADS,
+    DB_ARTIFACTS,
+    DB_NODES,
+    DB_TENANTS,
+    DB_SECRETS,
+    DB_TABLE_COUNT
+};
 
 /* Opens or creates PATH for the node of that id, migrates to the current version, checks integrity of the schema. A newer version is refused (-EPROTO).
  * Rows of before there were nodes become this node's. */
