@@ -160,7 +160,7 @@ static int run(const char *config_path, struct err *e)
     int rc = config_load(config_path, &s->config, e);
     if (rc == 0)
         rc = isolate(&s->config, e);
-    s->slots = calloc(s->config.uid_count + 1u, 1);
+    s->slots = calloc(s->config.uid_count + 1u, sizeof *s->slots);
     if (rc == 0)
         rc = open_stores(s, e);
     struct noded_hooks hooks = {noded_event, noded_connected, s};

@@ -88,12 +88,13 @@ struct space {
     uint64_t preparing;              /* object that boots to become one */
     uint64_t preparing_head;         /* the one that it becomes, until a row says so */
     bool prepare_running;
-    unsigned char *slots; /* slot in use, config.uid_count entries */
-    uint32_t accel;       /* enum noded_accel once known, else 0; */
-    bool memory_arrives;  /* known then, too: it can, while a machine runs */
+    uint64_t *slots;     /* whose object holds each, 0: nobody's; config.uid_count entries */
+    uint32_t accel;      /* enum noded_accel once known, else 0; */
+    bool memory_arrives; /* known then, too: it can, while a machine runs */
     bool accel_probing;
     struct wait_list accel_waiters;
-    bool surveyed; /* the domains of the host were seen once: slots[] is right */
+    bool surveyed; /* the domains of the host were seen once: slots[] is right; */
+    bool blind;    /* or nobody says which there are, and operations are to be told so */
     struct wait_list survey_waiters;
 };
 

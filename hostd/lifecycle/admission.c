@@ -64,7 +64,7 @@ int vm_charge(struct sandbox *sb, struct err *e)
 {
     uint32_t slot;
     vm_release(sb);
-    int rc = machine_charge(sb->space, (uint64_t)sb->row.memory, false, &slot, e);
+    int rc = machine_charge(sb->space, (uint64_t)sb->row.object, (uint64_t)sb->row.memory, false, &slot, e);
     if (rc < 0)
         return rc;
     sb->row.slot = slot;

@@ -49,17 +49,6 @@ static bool is_ours(const struct space *s, uint64_t object)
     return pool_has_object(s, object) || object == s->preparing || sandbox_by_object(s, object);
 }
 
-/* By something of ours? What `slots` says may be about an orphan. */
-static bool slot_is_used(const struct space *s, uint32_t slot)
-{
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->sandboxes, n));) {
-        const struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
-        if (sb->slot_taken && sb->row.slot == slot)
-            return true;
-    }
-    return pool_has_slot(s, slot);
-}
-
 /* Most of all the machines of the pool of a space-hostd that ended. What was ours when they were listed may have gone, and its uid be another's, meanwhile. */
 static void kill_orphan(struct space *s, uint64_t object, const struct domain *d)
 {
@@ -68,7 +57,7 @@ static void kill_orphan(struct space *s, uint64_t object, const struct domain *d
     log_warn("domain of object %012" PRIx64 " belongs to no running sandbox: killed", object);
     if (noded_call(s, &req, NULL, NULL, &e) < 0)
         return;
-    if (!slot_is_used(s, d->slot))
+    if (s->slots[d->slot] == object)
         s->slots[d->slot] = 0;
     object_delete_later(s, NODED_SANDBOX, object);
 }
@@ -113,7 +102,7 @@ static void adopt(struct sandbox *sb, const struct domain *d)
     if (sb->slot_taken)
         return;
     sb->row.slot = d->slot;
-    s->slots[d->slot] = 1;
+    s->slots[d->slot] = (uint64_t)sb->row.object;
     sb->slot_taken = true;
     sb->charged = (uint64_t)sb->row.memory;
     s->guest_memory += sb->charged;
@@ -318,7 +307,7 @@ static void survey(struct space *s, const struct hmap *domains)
     for (struct hmap_node *n = NULL; (n = hmap_iterate(domains, n));) {
         const struct domain *d = hmap_entry(n, struct domain, node);
         if (!d->held || !is_ours(s, n->key)) /* what is ours gives it back when it starts */
-            s->slots[d->slot] = 1;
+            s->slots[d->slot] = n->key;
     }
     s->surveyed = true;
     wait_done_all(&s->survey_waiters, 0, NULL);

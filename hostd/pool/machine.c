@@ -26,7 +26,7 @@ static bool pool_make_room(struct space *s, uint64_t memory)
     return admit_memory(s, memory + s->pool_memory, NULL) == 0;
 }
 
-int machine_charge(struct space *s, uint64_t memory, bool pooled, uint32_t *ret_slot, struct err *e)
+int machine_charge(struct space *s, uint64_t object, uint64_t memory, bool pooled, uint32_t *ret_slot, struct err *e)
 {
     uint32_t slot = 0;
     if (s->going_down)
@@ -42,7 +42,7 @@ int machine_charge(struct space *s, uint64_t memory, bool pooled, uint32_t *ret_
         slot++;
     if (slot == s->config.uid_count)
         return err_set(e, EAGAIN, "all %u user ids for virtual machines are in use (uid_count)", s->config.uid_count);
-    s->slots[slot] = 1;
+    s->slots[slot] = object;
     *(pooled ? &s->pool_memory : &s->guest_memory) += memory;
     *ret_slot = slot;
     return 0;
@@ -102,7 +102,7 @@ int machine_take_new(struct space *s, const struct head *base, struct machine **
     *m = (struct machine){.space = s, .state = MACHINE_STARTING, .base = *base, .object = space_new_id(), .from = "new"};
     int rc = survey_wait(s, e);
     if (rc == 0)
-        rc = machine_charge(s, base->memory, true, &m->slot, e);
+        rc = machine_charge(s, m->object, base->memory, true, &m->slot, e);
     if (rc < 0) {
         free(m);
         return rc;

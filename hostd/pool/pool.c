@@ -114,14 +114,6 @@ bool pool_has_object(const struct space *s, uint64_t object)
     return false;
 }
 
-bool pool_has_slot(const struct space *s, uint32_t slot)
-{
-    for (const struct machine *m = s->machines; m; m = m->next)
-        if (m->slot == slot)
-            return true;
-    return false;
-}
-
 bool pool_vm_gone(struct space *s, uint64_t object)
 {
     struct machine *m = s->machines;

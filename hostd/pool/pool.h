@@ -71,8 +71,8 @@ void machine_discard(struct machine *m);
  * be discarded once that is saved; NULL when it had no object. */
 struct machine *machine_give(struct machine *m, struct sandbox *sb);
 
-/* Charges for the uid and the memory of a machine: of a sandbox (`pooled` false; refused beyond the overcommit), or of the pool, which makes room. */
-int machine_charge(struct space *s, uint64_t memory, bool pooled, uint32_t *ret_slot, struct err *e);
+/* Charges for the uid and the memory of the machine on `object`: of a sandbox (`pooled` false; refused beyond the overcommit), or of the pool, which makes room. */
+int machine_charge(struct space *s, uint64_t object, uint64_t memory, bool pooled, uint32_t *ret_slot, struct err *e);
 void machine_discharge(struct space *s, uint64_t memory, bool pooled, uint32_t slot);
 
 /* What a machine must map to load `h`: its base while that is there and `h` differs little from it, else `h` itself. */
@@ -90,7 +90,6 @@ void pool_kick(struct space *s);
 void pool_rest(struct space *s);
 /* Is the object a machine's? */
 bool pool_has_object(const struct space *s, uint64_t object);
-bool pool_has_slot(const struct space *s, uint32_t slot);
 /* The domain of `object` ended, says space-noded. False when no machine has it. */
 bool pool_vm_gone(struct space *s, uint64_t object);
 /* Its timer: refilling begins once the acceleration is known. */

@@ -177,7 +177,7 @@ static int prepare(struct space *s, const struct wish *w, struct err *e)
         .op = NODED_OBJECT_SNAPSHOT, .kind = NODED_SANDBOX, .id = object, .kind2 = NODED_TEMPLATE, .id2 = (uint64_t)w->template->row.id};
     struct noded_request end = {.op = NODED_VM_KILL, .kind = NODED_SANDBOX, .id = object};
     struct err ignored = {0};
-    int rc = machine_charge(s, w->memory, true, &slot, e);
+    int rc = machine_charge(s, object, w->memory, true, &slot, e);
     if (rc < 0)
         return rc;
     s->preparing = object;
