@@ -86,6 +86,14 @@ void sandbox_set_error(struct sandbox *sb, const char *fmt, ...)
     va_end(ap);
 }
 
+void sandbox_known(struct sandbox *sb)
+{
+    if (!sb->unknown)
+        return;
+    sb->unknown = false;
+    wait_done_all(&sb->known, 0, NULL);
+}
+
 void sandbox_set_state(struct sandbox *sb, enum sandbox_state state, const char *reason)
 {
     struct event_scope scope = sandbox_scope(sb);
@@ -111,6 +119,7 @@ void sandbox_set_state(struct sandbox *sb, enum sandbox_state state, const char 
     struct err e = {0};
     if (db_commit(sb->space->db, &e) < 0)
         log_error("sandbox %012" PRIx64 ": %s", (uint64_t)sb->row.id, e.msg);
+    sandbox_known(sb);
 }
 
 static struct sandbox *sandbox_attach(struct space *s, const struct sandbox_row *row)
@@ -443,7 +452,7 @@ static void load_template(void *user, const void *row)
 static void load_sandbox(void *user, const void *row)
 {
     struct sandbox *sb = sandbox_attach(user, row);
-    sb->found = sandbox_is_here(sb);
+    sb->found = sb->unknown = sandbox_is_here(sb);
     if (sb->found)
         sb->row.locked = 0; /* an operation that we did not survive */
 }

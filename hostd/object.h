@@ -94,7 +94,9 @@ struct sandbox {
     struct space *space;
     struct sandbox_row row;
     bool named, gone;
-    bool found; /* as the database had it at the start: reconciliation has not looked at it yet, and whoever uses it waits */
+    bool found;   /* as the database had it at the start: reconciliation has not looked at it yet, and its operations and whoever uses it wait */
+    bool unknown; /* nor has anything that was done since said in which state it is */
+    struct wait_list known; /* opens that wait for that */
     enum copy_state copy;
     struct op *ops;                 /* queue; the first one runs */
     struct co *runner;              /* of the first */
@@ -180,6 +182,8 @@ bool snapshot_is_pinned(const struct snapshot *sn);
 
 /* Saves the row; a failure is logged (the memory is ahead of the database then, and the next save repeats it). */
 int sandbox_save(struct sandbox *sb, struct err *e);
+/* Its state is what it says: ends the waiters of `known`. */
+void sandbox_known(struct sandbox *sb);
 /* Checks the table, sets, saves, and emits the event; all in one transaction. `reason` may be NULL. */
 void sandbox_set_state(struct sandbox *sb, enum sandbox_state state, const char *reason);
 /* The sentence that `error` shows; saved with the next save. */

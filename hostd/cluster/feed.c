@@ -94,6 +94,8 @@ void cluster_left(struct sandbox *sb)
         later(sb->space, &(struct follow){.run = kill_machine, .id = sb->row.object});
     }
     sb->found = false;
+    sandbox_known(sb);
+    op_start(sb);
     jobs_leave(sb);
     err_set(&e, EREMOTE, "sandbox '%s' went to another node", sb->row.name);
     wait_done_all(&sb->ready, -EREMOTE, &e);
@@ -103,6 +105,8 @@ void cluster_arrived(struct sandbox *sb)
 {
     struct err e = {0};
     sb->found = false;
+    sandbox_known(sb);
+    op_start(sb);
     credential_sandbox_arrived(sb);
     schedule_recall(sb);
     if (sb->row.suspended && job_rows_load(sb->space, (uint64_t)sb->row.suspended, &e) < 0)

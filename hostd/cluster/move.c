@@ -286,7 +286,7 @@ int cluster_move_run(struct sandbox *sb, int64_t to, bool boot, struct err *e)
     bool stopped = sandbox_state(sb) == SANDBOX_STOPPED;
     int rc = stopped ? store_disk(sb, &disk, e) : 0;
     if (sandbox_state(sb) == SANDBOX_RUNNING || sandbox_state(sb) == SANDBOX_PAUSED)
-        rc = suspend_run(sb, e);
+        rc = suspend_run(sb, false, e);
     if (rc == 0)
         rc = move(sb, n, boot, disk, e);
     if (disk) {

@@ -51,7 +51,8 @@ void lifecycle_open(struct space *s);
 /* On start and after a RESYNC: compares database, domains and subvolumes, goes on with what was interrupted, removes orphans. A coroutine of its own. */
 void lifecycle_reconcile(struct space *s);
 
-/* The host is about to go down: flushes and ends all machines, starts no more, and changes nothing else. What ran comes back with the next space-hostd. */
+/* The host is about to go down: suspends all that have a machine to the pool, ends all machines, and starts no more. What ran comes back with the next
+ * space-hostd: where it was, or, when that could not be captured, as after a crash. */
 void lifecycle_host_down(struct space *s);
 
 /* ---- snapshots ---- */
@@ -116,6 +117,7 @@ struct op {
     bool vm_exists;
     bool delay;             /* OP_LOAD: leave a moment for a copy to take over */
     bool boot;              /* OP_LOAD, OP_MOVE: from the disk, whatever else the head holds */
+    bool here;              /* OP_SUSPEND: see suspend_run */
     int64_t node;           /* OP_MOVE: to where */
     struct sandbox *source; /* held as long as the operation is queued or runs; may be NULL */
 };
@@ -124,6 +126,8 @@ struct op {
 void op_submit(struct sandbox *sb, struct op *op, bool first, struct waiter *w);
 /* The first one ends as soon as it can, with ECANCELED; also when it has not begun. */
 void op_abort(struct sandbox *sb);
+/* What waited in the queue until reconciliation had looked at the sandbox begins. */
+void op_start(struct sandbox *sb);
 
 /* Whose end would be that of what `ref` names: of a sandbox itself, or of an automatic snapshot. May be NULL. */
 struct sandbox *source_of(const struct space *s, const struct ref *ref);
@@ -176,7 +180,8 @@ void snapshot_again(struct snapshot *sn, const struct sandbox *src);
 void snapshot_set_head(struct snapshot *sn, const struct capture *c);
 struct head snapshot_head(const struct snapshot *sn);
 /* Suspend and restore (suspend.c). On failure the sandbox is in a state that it may stay in, but after an abort. */
-int suspend_run(struct sandbox *sb, struct err *e);
+/* `here`: to this node's pool only, since the host goes down; what ran is restored by the next space-hostd. */
+int suspend_run(struct sandbox *sb, bool here, struct err *e);
 int restore_run(struct sandbox *sb, struct err *e);
 /* A suspended one gives its memory up, if it has any: stopped, with the disk of that moment. */
 int suspend_forget(struct sandbox *sb, struct err *e);

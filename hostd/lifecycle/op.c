@@ -4,7 +4,8 @@
 // Theory of operation. Everything that changes a sandbox is an operation in its queue; the first one runs as a coroutine, the rest wait. A verb
 // is judged against the table when its turn comes, so `pause` behind a boot means "as soon as it runs". kill and destroy go first: the running operation
 // is aborted (its waits return -ECANCELED) and unwinds. Touches (root/, jobs) are no operations: they wait in `ready` until the queue is empty and are
-// judged then. Invariant: a transitional state is left before the queue is empty.
+// judged then. Invariant: a transitional state is left before the queue is empty. What was asked for after a start of space-hostd waits in the queue until
+// reconciliation has looked at the sandbox, and put what it found before that.
 #include "hostd/credential/trust.h"
 #include "hostd/lifecycle/lifecycle.h"
 
@@ -330,6 +331,7 @@ static int run_recover(struct sandbox *sb, struct op *op, struct err *e)
         enum sandbox_state now = op->vm_running ? SANDBOX_RUNNING : SANDBOX_PAUSED;
         if (now != sandbox_state(sb))
             sandbox_set_state(sb, now, "found so");
+        sandbox_known(sb);
         return op->vm_running ? reconnect(sb, e) : 0; /* one that stands still cannot answer: its resume connects */
     }
     case SANDBOX_SUSPENDING:
@@ -392,7 +394,7 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_START: return run_start(sb, e);
     case OP_PAUSE: return run_pause(sb, e);
     case OP_RESUME: return sandbox_state(sb) == SANDBOX_SUSPENDED ? run_start(sb, e) : run_resume(sb, e);
-    case OP_SUSPEND: return suspend_run(sb, e);
+    case OP_SUSPEND: return suspend_run(sb, op->here, e);
     case OP_STOP: return run_stop(sb, e);
     case OP_KILL: return run_kill(sb, e);
     case OP_CAPTURE: return capture_run(sb, op, e);
@@ -417,6 +419,8 @@ static void settle_failure(struct sandbox *sb, const struct op *op, int rc, cons
             op->next && (op->next->kind == OP_KILL || op->next->kind == OP_DESTROY || op->next->kind == OP_LOAD || op->next->kind == OP_RESTART);
         if (next_decides || sb->copy == COPY_HELD)
             return; /* aborted in favour of the next one, which starts from here */
+        if (sb->space->going_down && sandbox_state(sb) == SANDBOX_SUSPENDING)
+            return; /* its machine ended with the host: the next space-hostd brings it back */
         vm_kill(sb, &ignored);
         sandbox_set_state(sb, SANDBOX_FAILED, e->msg);
     } else {
@@ -503,6 +507,7 @@ static void runner(void *arg)
         if (locked)
             unlock(sb);
     }
+    sandbox_known(sb);
     sb->aborted = false;
     sb->space->operations--;
     sb->space->urgent -= urgent;
@@ -527,7 +532,7 @@ static void runner(void *arg)
 
 static void start_next(struct sandbox *sb)
 {
-    if (sb->runner)
+    if (sb->runner || (sb->found && !sb->space->blind))
         return;
     if (sb->ops) {
         sandbox_ref(sb);
@@ -536,6 +541,12 @@ static void start_next(struct sandbox *sb)
     } else if (sandbox_is_here(sb)) {
         serve_ready(sb);
     }
+}
+
+void op_start(struct sandbox *sb)
+{
+    if (sb->ops)
+        start_next(sb);
 }
 
 static void machine_ended(void *user, const struct noded_reply *rep, int fd, bool repeated)

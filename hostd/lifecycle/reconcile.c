@@ -108,6 +108,13 @@ static void adopt(struct sandbox *sb, const struct domain *d)
     s->guest_memory += sb->charged;
 }
 
+/* Before what was asked for since space-hostd started, none of which has begun; a machine that is to end anyway is not looked for before. */
+static void submit_found(struct sandbox *sb, struct op *op)
+{
+    bool ends = sb->ops && (sb->ops->kind == OP_KILL || sb->ops->kind == OP_DESTROY);
+    op_submit(sb, op, !sb->runner && !ends, NULL);
+}
+
 static void resume_load(struct sandbox *sb)
 {
     struct op *op = op_new(OP_LOAD);
@@ -117,7 +124,7 @@ static void resume_load(struct sandbox *sb)
         sandbox_destroy(sb, &e);
         return;
     }
-    op_submit(sb, op, false, NULL);
+    submit_found(sb, op);
 }
 
 static const struct domain *domain_of(const struct sandbox *sb, const struct hmap *domains)
@@ -132,7 +139,7 @@ static void recover(struct sandbox *sb, const struct domain *d)
     struct op *op = op_new(OP_RECOVER);
     op->vm_exists = d != NULL;
     op->vm_running = d && d->running;
-    op_submit(sb, op, false, NULL);
+    submit_found(sb, op);
 }
 
 /* Does what is queued decide itself what becomes of it? */
@@ -144,13 +151,13 @@ static bool is_decided(const struct sandbox *sb)
     return op;
 }
 
-/* What was asked of it since space-hostd started is done before; later looks leave one alone that an operation is at. */
+/* The first look comes before all that was asked of it since space-hostd started; later ones leave one alone that an operation is at. */
 static void take_up(struct sandbox *sb, const struct domain *d)
 {
     bool leave = (sb->runner || sb->ops) && !sb->found;
-    sb->found = false;
     if (!sandbox_is_here(sb) || leave)
         return;
+    sb->found = false;
     if (d)
         adopt(sb, d);
     switch (sandbox_state(sb)) {
@@ -164,8 +171,10 @@ static void take_up(struct sandbox *sb, const struct domain *d)
         if (!sb->sources && !sb->ending)
             sandbox_end(sb);
         break;
-    default: recover(sb, d); /* also where there is nothing to do: it serves who waits */
+    default: recover(sb, d); return; /* also where there is nothing to do: it serves who waits */
     }
+    sandbox_known(sb);
+    op_start(sb);
 }
 
 /* ---- what was promised when space-hostd ended ---- */
@@ -281,8 +290,43 @@ static void remove_orphans(struct space *s)
     }
 }
 
+/* Who opens something of a sandbox waits so long for the first look, at the most. */
+#define KNOWN_MSEC 3000
+
+/* A space-noded that is not there is not waited for, nor one that does not say what runs. */
+static void give_up_look(struct space *s)
+{
+    size_t count;
+    struct sandbox **all = all_sandboxes(s, &count);
+    s->blind = true;
+    for (size_t i = 0; i < count; i++) {
+        sandbox_known(all[i]);
+        op_start(all[i]);
+        sandbox_unref(all[i]);
+    }
+    free(all);
+}
+
+static void limit_look(void *arg)
+{
+    struct space *s = arg;
+    struct noded_request there = {.op = NODED_HELLO};
+    struct err e = {0};
+    size_t count;
+    co_sleep(s->co, KNOWN_MSEC);
+    struct sandbox **all = all_sandboxes(s, &count);
+    for (size_t i = 0; i < count; i++) {
+        sandbox_known(all[i]);
+        sandbox_unref(all[i]);
+    }
+    free(all);
+    if (!s->surveyed && noded_call(s, &there, NULL, NULL, &e) < 0)
+        give_up_look(s);
+}
+
 void lifecycle_open(struct space *s)
 {
+    co_spawn(s->co, limit_look, s);
     for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
         struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
         if (sn->row.state != ARTIFACT_CREATING || !snapshot_is_here(sn))
@@ -357,6 +401,7 @@ static void reconcile(void *arg)
     static bool first = true; /* only this process's own start may take up what was interrupted */
     if (accel_wait(s, &e) < 0 || read_domains(s, &domains, &e) < 0) {
         log_error("reconciliation waits for space-noded: %s", e.msg);
+        give_up_look(s);
         return; /* its next connection starts another */
     }
     survey(s, &domains);
@@ -380,8 +425,9 @@ void lifecycle_reconcile(struct space *s)
 
 /* ---- the host goes down ---- */
 
-#define FLUSH_MSEC  10000
-#define FROZEN_MSEC 30000 /* it thaws by itself after this, should it not be ended */
+#define SUSPEND_MSEC 45000 /* space-guests.service waits 90 s for all of it */
+#define FLUSH_MSEC   10000
+#define FROZEN_MSEC  30000 /* it thaws by itself after this, should it not be ended */
 
 /* Work for many at once. */
 struct crowd {
@@ -392,9 +438,40 @@ struct crowd {
 
 struct one {
     struct crowd *crowd;
-    struct sandbox *sandbox; /* to be flushed, or */
+    struct sandbox *sandbox; /* to be brought to rest, or */
     uint64_t object;         /* to be ended */
 };
+
+/* One that is at something else for long, or whose disk is still arriving, is not suspended. */
+static int suspend_one(struct sandbox *sb, struct err *e)
+{
+    struct space *s = sb->space;
+    struct co_waiter w = co_waiter_of(s->co, e);
+    struct op *op = op_new(OP_SUSPEND);
+    op->here = true;
+    op_submit(sb, op, false, &w.w);
+    int rc = co_wait_msec(s->co, SUSPEND_MSEC);
+    wait_remove(&w.w);
+    return rc;
+}
+
+/* What is on the disk is all that is left of it. */
+static void flush_one(struct sandbox *sb)
+{
+    int rc = sb->guest && sandbox_state(sb) == SANDBOX_RUNNING ? guest_ctl(sb->guest, FLUSH_MSEC, "freeze %d", FROZEN_MSEC) : 0;
+    if (rc < 0)
+        log_warn("sandbox %012" PRIx64 " ends without a flush of its disk: %s", (uint64_t)sb->row.id, strerror(-rc));
+}
+
+static void rest_one(struct sandbox *sb)
+{
+    struct err e = {0};
+    int rc = sb->fill ? err_set(&e, EBUSY, "its disk is still arriving") : suspend_one(sb, &e);
+    if (rc == 0)
+        return;
+    log_warn("sandbox %012" PRIx64 " is not suspended: %s", (uint64_t)sb->row.id, e.code ? e.msg : strerror(-rc));
+    flush_one(sb);
+}
 
 static void run_one(void *arg)
 {
@@ -404,9 +481,8 @@ static void run_one(void *arg)
     struct err e = {0};
     if (o->object && noded_call(c->space, &kill, NULL, NULL, &e) < 0)
         log_warn("machine of object %012" PRIx64 " goes on: %s", o->object, e.msg);
-    int rc = o->sandbox && o->sandbox->guest ? guest_ctl(o->sandbox->guest, FLUSH_MSEC, "freeze %d", FROZEN_MSEC) : 0;
-    if (rc < 0)
-        log_warn("sandbox %012" PRIx64 " ends without a flush of its disk: %s", (uint64_t)o->sandbox->row.id, strerror(-rc));
+    if (o->sandbox)
+        rest_one(o->sandbox);
     sandbox_unref(o->sandbox);
     free(o);
     if (--c->left == 0)
@@ -423,8 +499,8 @@ static void send_one(struct crowd *c, struct sandbox *sb, uint64_t object)
     co_spawn(c->space->co, run_one, o);
 }
 
-/* The file systems of all that run are flushed, and stay frozen; then all machines end, those of nobody as well. No row changes: what ran is found to have
- * crashed by the next space-hostd, and comes back. */
+/* All that have a machine are suspended to the pool; the file systems of those that cannot be are flushed, and stay frozen. Then all machines end, those of
+ * nobody as well. The row of one that was not suspended does not change: the next space-hostd finds it to have crashed, and brings it back. */
 static void host_down(void *arg)
 {
     struct space *s = arg;
@@ -434,7 +510,7 @@ static void host_down(void *arg)
     size_t count;
     struct sandbox **all = all_sandboxes(s, &count);
     for (size_t i = 0; i < count; i++) {
-        if (sandbox_state(all[i]) == SANDBOX_RUNNING)
+        if (sandbox_is_here(all[i]) && (sandbox_state(all[i]) == SANDBOX_RUNNING || sandbox_state(all[i]) == SANDBOX_PAUSED))
             send_one(&c, all[i], 0);
         sandbox_unref(all[i]);
     }

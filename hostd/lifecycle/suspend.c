@@ -17,6 +17,9 @@
 // A restore from the store fetches all but the disk, and the memory if there is much of it, loads that, and lets the guest run while they arrive. The snapshot stays what the sandbox is
 // until then. What needs all of the disk waits for it: a capture (fork, snapshot, suspend, roll back), stop, a larger disk.
 //
+// When the host goes down all that have a machine are suspended so, but for the upload: the pool is what the next space-hostd restores them from. What ran
+// is to run again (`desired`), what was paused stays suspended.
+//
 // The job rows of the snapshot say where its jobs go on; the sandbox's own stay `running` meanwhile.
 #include "base/log.h"
 #include "base/str.h"
@@ -116,8 +119,11 @@ static void undo(struct sandbox *sb, bool ran, int rc, const struct err *why)
     drop_snapshot(sb);
     if (rc == -ECANCELED)
         return; /* what comes next starts from here */
-    if (ran && !captured && noded_call(sb->space, &go_on, NULL, NULL, &e) < 0)
+    if (ran && !captured && noded_call(sb->space, &go_on, NULL, NULL, &e) < 0) {
+        if (sb->space->going_down)
+            return; /* its machine was ended meanwhile: the next space-hostd finds that */
         ran = false;
+    }
     if (ran && !captured && sb->guest)
         guest_ctl(sb->guest, CLOCK_MSEC, "clock %" PRId64, space_now());
     sandbox_set_state(sb, ran && !captured ? SANDBOX_RUNNING : SANDBOX_PAUSED, why->msg[0] ? why->msg : "it could not be suspended");
@@ -139,10 +145,10 @@ static int free_machine(struct sandbox *sb, struct err *e)
     return rc;
 }
 
-static int suspended(struct sandbox *sb, struct snapshot *sn, uint64_t began, struct err *e)
+static int suspended(struct sandbox *sb, struct snapshot *sn, enum sandbox_state desired, uint64_t began, struct err *e)
 {
     struct event_scope scope = sandbox_scope(sb);
-    sb->row.desired = SANDBOX_SUSPENDED;
+    sb->row.desired = desired;
     sb->row.error[0] = 0;
     sandbox_set_state(sb, SANDBOX_SUSPENDED, NULL);
     event_emit(sb->space, &scope, "suspend", (uint64_t)sb->row.id, sb->row.name, ",\"snapshot\":\"%s\",\"msec\":%" PRIu64, sn->row.name,
@@ -155,12 +161,12 @@ static int suspended(struct sandbox *sb, struct snapshot *sn, uint64_t began, st
     return 0;
 }
 
-int suspend_run(struct sandbox *sb, struct err *e)
+int suspend_run(struct sandbox *sb, bool here, struct err *e)
 {
     bool ran = sandbox_state(sb) == SANDBOX_RUNNING;
     struct snapshot *sn = NULL;
     uint64_t began = uv_hrtime();
-    int rc = volume_check(sb->space, sb->row.owner, e);
+    int rc = here ? 0 : volume_check(sb->space, sb->row.owner, e);
     if (rc == 0)
         rc = vm_find_guest(sb, !ran, e);
     if (rc < 0)
@@ -169,11 +175,11 @@ int suspend_run(struct sandbox *sb, struct err *e)
     rc = record(sb, &sn, e);
     if (sn)
         snapshot_ref(sn);
-    if (rc == 0)
+    if (rc == 0 && !here)
         rc = volume_prepare(sb, e); /* the template first, while it still runs */
     if (rc == 0)
         rc = capture(sb, sn, e);
-    if (rc == 0)
+    if (rc == 0 && !here)
         rc = volume_uploaded(sn, e);
     if (co_aborted(co_self(sb->space->co)))
         rc = -ECANCELED;
@@ -181,7 +187,7 @@ int suspend_run(struct sandbox *sb, struct err *e)
         err_wrap(e, "suspend '%s'", sb->row.name);
         undo(sb, ran, rc, e);
     } else {
-        rc = suspended(sb, sn, began, e);
+        rc = suspended(sb, sn, here && ran ? SANDBOX_RUNNING : SANDBOX_SUSPENDED, began, e);
     }
     snapshot_unref(sn);
     return rc;
@@ -242,6 +248,11 @@ int restore_run(struct sandbox *sb, struct err *e)
     uint64_t began = uv_hrtime();
     if (!sn)
         return err_set(e, EIO, "the snapshot that '%s' was suspended to is not known any more", sb->row.name);
+    if (sb->space->going_down) {
+        int rc = err_set(e, ESHUTDOWN, "the host goes down: '%s' goes on with it", sb->row.name);
+        wait_done_all(&sb->ready, rc, e);
+        return rc;
+    }
     memcpy(origin, sb->row.origin, sizeof origin);
     sb->row.desired = SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_RESTORING, NULL);
@@ -334,7 +345,7 @@ static int go_on(struct sandbox *sb, struct snapshot *sn, const struct op *op, s
         char error[sizeof sb->row.error];
         str_copy(error, sizeof error, rc < 0 ? sb->row.error : "");
         *e = (struct err){0};
-        rc = suspended(sb, sn, began, e);
+        rc = suspended(sb, sn, SANDBOX_SUSPENDED, began, e);
         str_copy(sb->row.error, sizeof sb->row.error, error);
         sandbox_save(sb, NULL);
     } else {

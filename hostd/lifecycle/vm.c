@@ -118,6 +118,7 @@ int vm_find_guest(struct sandbox *sb, bool paused, struct err *e)
     for (int left = 2; asked && !sb->guest && rc != -ECANCELED && left > 0; left--) { /* what hangs on it is all of its memory */
         rc = vm_connect(sb, false, e);
         if (rc < 0) {
+            log_warn("sandbox %012" PRIx64 ", which is %s, is asked again: %s", (uint64_t)sb->row.id, paused ? "paused" : "running", e->msg);
             guest_close(sb->guest);
             sb->guest = NULL;
         }

@@ -747,12 +747,20 @@ static p9_handler *const handlers[P9_TYPE_MAX] = {
     [P9_Tclunk] = on_clunk,
 };
 
+/* Does what is opened say, or depend on, in which state a sandbox is, before that was looked at? What a guest serves waits for more than that. */
+static bool is_unknown(const struct p9_request *r, const struct tree_fid *f)
+{
+    return r->t->type == P9_Tlopen && f && f->node.sandbox && f->node.sandbox->unknown && !node_is_served(&f->node);
+}
+
 /* spacefs carries everyone's requests in one session: one user's waiting ones must not fill it. */
 static void dispatch(struct p9_request *r)
 {
     const struct tree_fid *f = fid_of(r->fid);
     if (f && f->caller->waiting >= CALLER_WAITING_MAX && r->t->type != P9_Tclunk)
         p9_fail(r, EAGAIN);
+    else if (is_unknown(r, f))
+        wait_add(&f->node.sandbox->known, &pending_new(r, dispatch)->w);
     else
         handlers[r->t->type](r);
 }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import leftovers
 from lib import *
 
 
@@ -120,6 +121,34 @@ def a_fork_that_failed_is_not_what_its_source_became():
     child.set("head", box.get("head"))
     says("late", child)
     child.remove()
+    box.remove()
+
+
+KNOWN_SECONDS = 3  # for so long an open waits for the first look at what runs
+
+
+@check
+def what_is_asked_for_at_once_is_judged_by_what_runs():
+    box = Box()
+    box.verb("pause")
+
+    def state():
+        began = time.monotonic()
+        return box.state, time.monotonic() - began
+
+    with nothing_captured():
+        domains = set(leftovers.domains())
+        os.kill(box.qemu(), signal.SIGKILL)
+        wait_until(lambda: domains - set(leftovers.domains()), 30, "libvirt has given it up")
+        daemon_back("hostd", kill_daemon("hostd"))
+        settled()
+        said, verb = Child(state), Child(box.verb, "resume")
+        verb.blocked()
+    kind, (name, seconds) = said.answer()
+    if kind != "value" or (name != "failed" and seconds < KNOWN_SECONDS):
+        fail(f"state of before: {name} after {seconds:.1f} s")
+    eq(("errno", errno.EBUSY), verb.answer(), "resume of one whose machine is gone")
+    has("it is failed", failures()[-1])
     box.remove()
 
 
