@@ -72,34 +72,71 @@ def many_sandboxes():
         time.sleep(0.1)
 
 
-def raw_port():
-    """A plain copy loop over a virtio-serial port of the same machine type, in MB/s: (guest to host, host to guest), three each."""
-    with Vm(extra=["-chardev", "socket,id=raw,path={dir}/raw,server=on,wait=off", "-device", "virtserialport,chardev=raw,name=raw"]) as vm:
-        _, control = vm.control()
-        s = socket.socket(socket.AF_UNIX)
-        s.connect(f"{vm.dir}/raw")
-        find = "for d in /sys/class/virtio-ports/*; do [ $(cat $d/name) = raw ] && p=/dev/${d##*/}; done; "
+def timed_rate(act):
+    begin = time.perf_counter()
+    act()
+    return BULK / 1e6 / (time.perf_counter() - begin)
 
-        def spawn(number, command):
-            control.walk("spawn").open(p9.O_WRONLY).write(b"".join(
-                x.encode() + b"\0" for x in (f"id={number}", "arg=/bin/sh", "arg=-c", "arg=" + find + command)))
 
-        out, into = [], []
-        for i in range(3):
-            spawn(2 * i, f"dd if=/dev/zero of=$p bs=65536 count={BULK // 65536}")
-            left = BULK - len(s.recv(1))  # its start is not the port's
-            begin = time.perf_counter()
+class CopyLoop:
+    """dd in a guest of the same machine type, over a virtio-serial port of its own: what a plain copy loop reaches, in MB/s."""
+
+    FIND = "for d in /sys/class/virtio-ports/*; do [ $(cat $d/name) = raw ] && p=/dev/${d##*/}; done; "
+
+    def __init__(self, vm):
+        _, self.control = vm.control()
+        self.port = socket.socket(socket.AF_UNIX)
+        self.port.connect(f"{vm.dir}/raw")
+        self.jobs = 0
+
+    def spawn(self, command):
+        self.jobs += 1
+        self.control.walk("spawn").open(p9.O_WRONLY).write(b"".join(
+            x.encode() + b"\0" for x in (f"id={self.jobs}", "arg=/bin/sh", "arg=-c", "arg=" + self.FIND + command)))
+
+    def ended(self):
+        said = self.control.walk("jobs", str(self.jobs), "wait").open().read(timeout=120)
+        assert said.startswith(b"exit 0 "), said
+
+    def out(self, source):
+        """The guest's `source` through the port to the host."""
+        self.spawn(f"echo 3 > /proc/sys/vm/drop_caches; dd if={source} of=$p bs=65536 count={BULK // 65536}")
+        left = BULK - len(self.port.recv(1))  # its start is not the port's
+
+        def receive():
+            nonlocal left
             while left:
-                left -= len(s.recv(MIB))
-            out.append(BULK / 1e6 / (time.perf_counter() - begin))
-            spawn(2 * i + 1, f"dd if=$p of=/dev/null bs=65536 iflag=fullblock count={BULK // 65536 + 1}")
-            s.sendall(bytes(65536))
-            time.sleep(0.5)  # it reads
-            begin = time.perf_counter()
-            s.sendall(bytes(BULK))
-            control.walk("jobs", str(2 * i + 1), "wait").open().read(timeout=120)
-            into.append(BULK / 1e6 / (time.perf_counter() - begin))
-        return out, into
+                left -= len(self.port.recv(MIB))
+
+        rate = timed_rate(receive)
+        self.ended()
+        return rate
+
+    def into(self, target, options=""):
+        """From the host through the port into the guest's `target`, until the loop ends."""
+        self.spawn(f"rm -f /root/into; exec 3<>$p; dd bs=1 count=1 of=/dev/null <&3; echo >&3; dd <&3 of={target} bs=65536 iflag=fullblock count={BULK // 65536} {options}")
+        self.port.sendall(b"x")
+        assert self.port.recv(1) == b"\n"  # it reads
+
+        def send():
+            self.port.sendall(bytes(BULK))
+            self.ended()
+
+        return timed_rate(send)
+
+
+def copy_loops():
+    """Rates of copy loops over the port alone, and of those that do what root/ does: from the host into a file, and from a file to the host."""
+    with Vm(size="192M", extra=["-chardev", "socket,id=raw,path={dir}/raw,server=on,wait=off", "-device", "virtserialport,chardev=raw,name=raw"]) as vm:
+        loop = CopyLoop(vm)
+        rates = {"in": [], "out": [], "in to file": [], "in to file, fsync": [], "out of file": []}
+        for _ in range(3):
+            rates["out"].append(loop.out("/dev/zero"))
+            rates["in"].append(loop.into("/dev/null"))
+            rates["in to file"].append(loop.into("/root/into"))
+            rates["in to file, fsync"].append(loop.into("/root/into", "conv=fsync"))
+            rates["out of file"].append(loop.out("/root/into"))
+        return rates
 
 
 def files():
@@ -121,15 +158,18 @@ def files():
                 pass
         got.append(BULK / 1e6 / (time.perf_counter() - begin))
     os.unlink(path)
-    out, into = raw_port()
+    loop = copy_loops()
     w = note("root/: sequential write of 64 MiB", wrote, "MB/s")
     ws = note("root/: the same with fsync", synced, "MB/s")
     r = note("root/: sequential read of 64 MiB", got, "MB/s")
-    into = note("raw virtio-serial port, host to guest", into, "MB/s")
-    out = note("raw virtio-serial port, guest to host", out, "MB/s")
-    for name, value in (("root/ write / raw port", w / into), ("root/ write with fsync / raw port", ws / into), ("root/ read / raw port", r / out)):
+    base = {name: note(f"copy loop over a port, {name}", rates, "MB/s") for name, rates in loop.items()}
+    for name, value in (("root/ write / copy loop into a file", w / base["in to file"]),
+                        ("root/ write with fsync / the same with fsync", ws / base["in to file, fsync"]),
+                        ("root/ read / copy loop out of a file", r / base["out of file"])):
         rows.append({"name": name, "value": value, "at_least": 0.5})
         print(f"  {name:<58} {value:>10.2f}            (at least 0.50)")
+    ratio("root/ write / copy loop that drops the bytes", w / base["in"])
+    ratio("root/ read / copy loop of zeros", r / base["out"])
 
 
 def job_output():
