@@ -616,6 +616,16 @@ static int introduce(struct guest *g, uint64_t msec)
     return 0;
 }
 
+static const char *waits_for(const struct port *p)
+{
+    static const char *const what[] = {[PORT_CLOSED] = "not open",
+                                       [PORT_PREAMBLE] = "no echo",
+                                       [PORT_VERSION] = "no version",
+                                       [PORT_ATTACHING] = "not attached",
+                                       [PORT_READY] = "ready"};
+    return what[p->state];
+}
+
 int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *hooks, uint64_t msec, struct guest **out, struct err *e)
 {
     struct guest *g = calloc(1, sizeof *g);
@@ -640,10 +650,15 @@ int guest_connect(struct space *s, uint64_t object, const struct guest_hooks *ho
     g->opener = NULL;
     if (rc == 0)
         rc = introduce(g, 5000);
+    if (rc == -ETIMEDOUT)
+        err_set(e, -rc, "connect to the guest's agent: it did not answer in time (its ports: %s, %s)", waits_for(&g->port[GUEST_CONTROL]),
+                waits_for(&g->port[GUEST_FILES]));
+    else if (rc < 0)
+        err_set(e, -rc, "connect to the guest's agent: %s", strerror(-rc));
     if (rc < 0) {
         guest_close(g);
         unref(g);
-        return err_set(e, -rc, "connect to the guest's agent: %s", rc == -ETIMEDOUT ? "it did not answer in time" : strerror(-rc));
+        return rc;
     }
     g->refs--;
     *out = g;
