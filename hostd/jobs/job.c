@@ -396,9 +396,10 @@ static void spawned(void *user, int err, const struct p9_msg *r)
     free(st);
 }
 
-int job_start(struct job *j, const char *cmd, size_t len, struct waiter *w, struct err *e)
+int job_start(struct job *j, const void *text, size_t len, struct waiter *w, struct err *e)
 {
     struct sandbox *sb = j->sandbox;
+    const char *cmd = text;
     if (j->row.state != JOB_NEW)
         return err_set(e, EBUSY, "job '%s' has been started already: make another", j->row.name);
     if (!len || (cmd[0] == 0 && (len < 3 || cmd[len - 1] != 0 || !cmd[1])))

@@ -52,7 +52,7 @@ void job_destroy(struct job *j);
 int job_set(struct job *j, const char *what, const char *text, struct err *e);
 
 /* `cmd`: a shell line, or NUL and an argument vector of NUL-ended strings. The sandbox must be running. `w` ends when the process runs. */
-int job_start(struct job *j, const char *cmd, size_t len, struct waiter *w, struct err *e);
+int job_start(struct job *j, const void *cmd, size_t len, struct waiter *w, struct err *e);
 
 /* Its number, or -EINVAL. */
 int job_signal_check(const char *text, struct err *e);

@@ -919,18 +919,24 @@ static void write_setting(struct p9_request *r, struct tree_fid *f, char *value,
         reply_write(r);
 }
 
-static void start_now(struct p9_request *r)
+/* What was written goes to its job; the answer follows when that has taken it. */
+static void give_job(struct p9_request *r, int (*give)(struct job *j, const void *data, size_t len, struct waiter *w, struct err *e))
 {
     struct tree_fid *f = fid_of(r->fid);
     struct err e = {0};
     struct pending *p = f->open->flags & P9_NONBLOCK ? NULL : pending_new(r, NULL);
-    int rc = job_start(f->node.job, r->t->Twrite.data.p, r->t->Twrite.data.len, p ? &p->w : NULL, &e);
+    int rc = give(f->node.job, r->t->Twrite.data.p, r->t->Twrite.data.len, p ? &p->w : NULL, &e);
     if (rc < 0 && p)
         pending_fail(p, rc, &e);
     else if (rc < 0)
         fail(r, f, rc, &e);
     else if (!p)
         reply_write(r);
+}
+
+static void start_now(struct p9_request *r)
+{
+    give_job(r, job_start);
 }
 
 static void write_cmd(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
@@ -950,16 +956,7 @@ static bool sleeps(const struct tree_fid *f)
 
 static void stdin_now(struct p9_request *r)
 {
-    struct tree_fid *f = fid_of(r->fid);
-    struct err e = {0};
-    struct pending *p = f->open->flags & P9_NONBLOCK ? NULL : pending_new(r, NULL);
-    int rc = job_stdin(f->node.job, r->t->Twrite.data.p, r->t->Twrite.data.len, p ? &p->w : NULL, &e);
-    if (rc < 0 && p)
-        pending_fail(p, rc, &e);
-    else if (rc < 0)
-        fail(r, f, rc, &e);
-    else if (!p)
-        reply_write(r);
+    give_job(r, job_stdin);
 }
 
 static void write_stdin(struct p9_request *r, struct tree_fid *f, char *value, size_t len)
