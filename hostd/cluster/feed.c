@@ -140,6 +140,8 @@ static void sandbox_told(struct space *s, int64_t id, const struct sandbox_row *
     if (was && is)
         return; /* ours: memory is ahead */
     if (!row && sb) {
+        if (was) /* taken and removed before we heard */
+            credential_sandbox_gone(sb);
         later(s, &(struct follow){.run = remove_automatic, .id = id});
         jobs_forget_away(sb);
         sandbox_drop(sb);

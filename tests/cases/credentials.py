@@ -203,6 +203,66 @@ def it_is_there_after_space_credd_was_killed():
     wait_until(lambda: login("spacetestann:credbox") == "of the sandbox", 30, "the same login")
 
 
+def numbers():
+    """Of the versions that space-credd has of the sandbox's own, and of those in the database."""
+    ident = int(world().box.get("id"), 16)
+    client = credd.Client(os.path.join(config()["run"], "credd.sock"), hostd=0)
+    records = {r.id: r.number for r in client.all if r.sandbox == ident}
+    client.close()
+    return records, dict(rows("SELECT id, number FROM secrets WHERE sandbox = ?", ident))
+
+
+def met():
+    records, rows = numbers()
+    return bool(records) and records == rows
+
+
+@check
+def the_database_has_each_version_whoever_is_killed():
+    """First what a crash can leave, made by hand; then the daemons killed while a value is written again and again."""
+    scope = "spacetestann:sandbox.credbox"
+    idents = {}
+    for name in ("late", "old", "lost"):
+        before = set(numbers()[0])
+        make(scope, name, f"{name}.example", value=f"value of {name}")
+        idents[name] = (set(numbers()[0]) - before).pop()
+    os.rmdir(path(at(scope, "late")))
+    eq(numbers()[0], numbers()[1], "versions here, and in the database")
+    service = os.path.join(SPACE_DIR, "sv", "credd")
+    subprocess.run(["sv", "-w", "15", "down", service], check=True, capture_output=True)
+    with contextlib.closing(sqlite3.connect(os.path.join(config()["state"], "space.db"), timeout=20)) as db, db:
+        db.execute("DELETE FROM secrets WHERE id = ?", (idents["late"],))
+        db.execute("UPDATE secrets SET number = 1, packed = 'AAAA' WHERE id = ?", (idents["old"],))
+    os.unlink(os.path.join(config()["credentials"], "store", f"{idents['lost']:012x}.cred"))
+    subprocess.run(["sv", "up", service], check=True, capture_output=True)
+    wait_until(lambda: login("spacetestann:credbox", "https://lost.example") == "value of lost", 30, "what only the database had is used")
+    wait_until(met, 10, "what only space-credd had is in the database")
+    refused(errno.ENOENT, os.stat, path(at(scope, "late")))
+    stop = threading.Event()
+
+    def write_on():
+        n = 0
+        while not stop.is_set():
+            n += 1
+            with contextlib.suppress(OSError):
+                write(f"version {n}\n", at(scope, "old", "value"))
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        for name in ("hostd", "credd", "hostd", "credd"):
+            time.sleep(random.uniform(0, 0.2))
+            daemon_back(name, kill_daemon(name))
+    finally:
+        stop.set()
+        writer.join()
+    wait_until(lambda: login("spacetestann:credbox", "https://old.example").startswith("version "), 30, "a login by the last value")
+    wait_until(met, 30, "all versions are in the database")
+    for name in ("old", "lost"):
+        os.rmdir(path(at(scope, name)))
+    eq(numbers()[0], numbers()[1], "versions here, and in the database")
+
+
 def regions(pid):
     with open(f"/proc/{pid}/maps", encoding="utf-8") as f:
         for text in f:

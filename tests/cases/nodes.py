@@ -63,13 +63,16 @@ class Node:
         for text, file in ((host, "hosts"), ("autofill ann", "method"), (value, "value")):
             self.set(text, "credentials", scope, name, file)
 
+    def credd(self, what):
+        subprocess.run(["sv", "-w", "15", what, os.path.join(self.dir, "sv", "credd")], check=True, capture_output=True)
+
     def share_master(self):
         """What an administrator does for nodes that share sandboxes: docs/credentials.md."""
-        first, service = config(), os.path.join(self.dir, "sv", "credd")
-        subprocess.run(["sv", "-w", "15", "down", service], check=True, capture_output=True)
+        first = config()
+        self.credd("down")
         subprocess.run(["cp", "-a", os.path.join(first["credentials"], "master"), os.path.join(self.dir, "credentials")], check=True)
         subprocess.run(["cp", "-aT", first["credential_keys"], os.path.join(self.dir, "credential-keys")], check=True)
-        subprocess.run(["sv", "up", service], check=True, capture_output=True)
+        self.credd("up")
         wait_until(lambda: self.get("credentials", "key") == line("credentials", "key"), 20, "the other node has the same key")
 
     def kill(self):
@@ -236,10 +239,15 @@ def its_credentials_went_with_it():
 
 @check
 def a_running_one_moves():
+    """Its credentials, too, but only when space-credd is there again."""
+    here.credd("down")
+    defer(here.credd, "up")
     other.set(name, "sandboxes", box.name, "node")
     told(box, "state", "running")
     eq(name, box.get("node"))
-    eq("changed there", login(SPACE, box), "its credential")
+    has("space-credd", login(SPACE, box), "why there is no login")
+    here.credd("up")
+    wait_until(lambda: login(SPACE, box) == "changed there", 20, "its credential")
     eq("unsaved", box.out("cat /dev/shm/memory"), "what only memory knew")
     counts_on(SPACE, box)
 
