@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 400
+# alone: yes
 """Nothing that one caller waits for holds up another, and whoever waits can be interrupted: what was measured of FUSE, as tests."""
 
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 500
+# alone: yes
 """Bad luck of one user: thousands of calls blocked on a guest that answers nothing. Nobody else notices, and every call can be ended."""
 
 import math

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 500
+# alone: yes
 """A sandbox's life: verbs, mv while jobs run, rmdir from every state, disk kept over stop and start, wake, events."""
 
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 600
+# alone: yes
 """Deleting a thousand snapshots: others do not feel it, it is counted, and a hostd killed in the middle goes on with the rest."""
 
 import os
@@ -28,7 +29,7 @@ def make(box, names):
 
 
 def early(made=[]):
-    """A stopped sandbox with 100 snapshots, their names and ids; made first, for what belongs to nobody is judged when it is a minute old."""
+    """A stopped sandbox with 100 snapshots, their names and ids."""
     if not made:
         box = Box()
         box.verb("stop")
