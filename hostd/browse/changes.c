@@ -121,7 +121,8 @@ static int add_journal(struct changes *c)
 static void settle(struct changes *c)
 {
     size_t n = 0;
-    qsort(c->ranges, c->count, sizeof *c->ranges, by_offset);
+    if (c->count)
+        qsort(c->ranges, c->count, sizeof *c->ranges, by_offset);
     for (size_t i = 0; i < c->count; i++) {
         struct range *r = &c->ranges[i], *last = n ? &c->ranges[n - 1] : NULL;
         if (last && r->offset <= last->offset + last->length) {

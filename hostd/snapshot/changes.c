@@ -33,7 +33,7 @@ void changes_unref(struct changes *c)
 
 static int add_text(struct changes *c, const char *p, size_t len, struct err *e)
 {
-    if (len == 1 && p[0] == '\n') /* it is still looking */
+    if (len == 0 || (len == 1 && p[0] == '\n')) /* the end, or it is still looking */
         return 0;
     if (c->len + len > TEXT_MAX)
         return err_set(e, E2BIG, "more than %u MiB of names have changed", TEXT_MAX >> 20);
