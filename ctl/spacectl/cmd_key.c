@@ -108,8 +108,8 @@ const struct command command_key_revoke = {
     .name = "key revoke",
     .usage = "--for-good [--config FILE] TENANT ...",
     .summary = "make what a tenant has in the store unreadable, on every node, for good",
-    .help =
-        "Other nodes stop within five minutes. A tenant revokes its key itself, and may take it back, where its wrapping key is kept. For root.\n",
+    .help = "Other nodes stop within five minutes. What is in a pool and not in the store is encrypted when the key service refuses the key, not "
+            "after this. A tenant revokes its key itself, and may take it back, where its wrapping key is kept. For root.\n",
     .options = revoke_options,
     .pos_min = 1,
     .pos_max = -1,

@@ -264,27 +264,13 @@ static int wait_for_other(struct sandbox *sb, int64_t to, enum sandbox_state wan
     return rc < 0 ? rc : err_set(e, ETIMEDOUT, "node %s has sandbox '%s', and has not restored it yet", cluster_name(s, to), sb->row.name);
 }
 
-/* What a stopped one is. Killed meanwhile, it is stopped as before, and has a snapshot more. */
-static int store_disk(struct sandbox *sb, struct snapshot **out, struct err *e)
-{
-    int rc = volume_check(sb->space, sb->row.owner, e);
-    if (rc == 0)
-        rc = volume_prepare(sb, e);
-    if (rc == 0)
-        rc = capture_present(sb, SANDBOX_STOPPED, "move", out, e);
-    if (rc < 0)
-        return rc;
-    (*out)->loads++;
-    return volume_uploaded(*out, e);
-}
-
 int cluster_move_run(struct sandbox *sb, int64_t to, bool boot, struct err *e)
 {
     struct space *s = sb->space;
     const struct node_entry *n = cluster_node(s, to);
     struct snapshot *disk = NULL;
     bool stopped = sandbox_state(sb) == SANDBOX_STOPPED;
-    int rc = stopped ? store_disk(sb, &disk, e) : 0;
+    int rc = stopped ? suspend_store_disk(sb, "move", &disk, e) : 0; /* killed meanwhile, it is stopped as before, and has a snapshot more */
     if (sandbox_state(sb) == SANDBOX_RUNNING || sandbox_state(sb) == SANDBOX_PAUSED)
         rc = suspend_run(sb, false, e);
     if (rc == 0)

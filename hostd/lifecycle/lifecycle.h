@@ -98,7 +98,8 @@ enum op_kind {
     OP_RECOVER,
     OP_VM_LOST,
     OP_DESTROY,
-    OP_MOVE
+    OP_MOVE,
+    OP_PACK
 };
 
 struct op {
@@ -109,7 +110,7 @@ struct op {
     struct capture *capture; /* OP_CAPTURE: on its waiter's stack */
     bool waited;             /* OP_CAPTURE: for the disk, and is earlier than what waited behind it in the queue */
     uint64_t size;           /* OP_GROW */
-    char why[256];           /* OP_VM_LOST: what happened, */
+    char why[256];           /* OP_VM_LOST: what happened, OP_PACK: why what it has is destroyed, or empty; */
     int64_t object;          /* to which domain, */
     bool crashed;            /* it was not the guest that ended it, */
     bool closed;             /* or QEMU has ended, and libvirt will say how */
@@ -185,6 +186,12 @@ int suspend_run(struct sandbox *sb, bool here, struct err *e);
 int restore_run(struct sandbox *sb, struct err *e);
 /* A suspended one gives its memory up, if it has any: stopped, with the disk of that moment. */
 int suspend_forget(struct sandbox *sb, struct err *e);
+/* From an operation of a stopped one: its disk, in the store, as capture_present; a load of it is counted, the caller's to give back. On failure `out` may be set, too. */
+int suspend_store_disk(struct sandbox *sb, const char *why, struct snapshot **out, struct err *e);
+/* Its owner's key was revoked: what does not run is brought into the store and leaves this node; without memory it is `suspended`, to be stopped again. -EAGAIN it still runs. */
+int suspend_pack(struct sandbox *sb, struct err *e);
+/* That was not possible: it loses what it has here. One whose disk had not arrived is suspended as before, any other has failed, without a disk. */
+int suspend_discard(struct sandbox *sb, const char *why, struct err *e);
 /* One that was found suspending, suspended or restoring. 1: it is as if that had never been, running or paused, and to be recovered so. */
 int suspend_recover(struct sandbox *sb, struct op *op, struct err *e);
 /* Its disk had not arrived yet when its machine ended, or is to end: it is suspended, as it was before. */

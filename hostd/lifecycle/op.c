@@ -380,9 +380,10 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
         if (answer == VERB_REFUSED)
             return err_set(e, EBUSY, "cannot %s sandbox '%s': it is %s", verb_name(verbs[op->kind]), sb->row.name, state_name(sandbox_state(sb)));
     }
-    bool revives = op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
+    bool revives =
+        op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_SUSPEND && !op->here) || (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
     if (revives && volume_key(sb->space, sb->row.owner, e) < 0)
-        return err_wrap(e, "'%s' does not go on", sb->row.name);
+        return err_wrap(e, "%s '%s'", verb_name(verbs[op->kind]), sb->row.name);
     if (needs_disk(op->kind) && sb->fill) {
         int rc = fill_wait(sb, e);
         if (rc < 0)
@@ -403,6 +404,7 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
     case OP_RECOVER: return run_recover(sb, op, e);
     case OP_VM_LOST: return run_vm_lost(sb, op, e);
     case OP_DESTROY: destroy_run(sb); return 0;
+    case OP_PACK: return op->why[0] ? suspend_discard(sb, op->why, e) : suspend_pack(sb, e);
     case OP_MOVE: return cluster_move_run(sb, op->node, op->boot, e);
     }
     return err_set(e, EINVAL, "unknown operation");

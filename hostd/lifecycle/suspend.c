@@ -9,7 +9,8 @@
 //   state       suspended  found after a kill of space-hostd
 //   suspending  0          nothing was captured: it is what it was (`desired`)
 //   suspending  snapshot   captured, if the snapshot is ready: the upload goes on; else as above
-//   suspended   snapshot   done; a machine or object that is left is removed. Without memory, and `desired` stopped: it came from another node, and gets its disk
+//   suspended   snapshot   done; a machine or object that is left is removed. Without memory, and `desired` stopped: it came from another node, or its owner's key
+//                          was revoked; it gets its disk
 //   restoring   snapshot   not loaded: from the start
 //   restoring   0          loaded: it runs
 //   running     snapshot   loaded, but its disk or memory is still arriving (hostd/volume/fill.h); so, too, `paused`. Without its machine: suspended, as before
@@ -193,6 +194,75 @@ int suspend_run(struct sandbox *sb, bool here, struct err *e)
     return rc;
 }
 
+/* ---- a key that was revoked ---- */
+
+int suspend_store_disk(struct sandbox *sb, const char *why, struct snapshot **out, struct err *e)
+{
+    int rc = volume_check(sb->space, sb->row.owner, e);
+    if (rc == 0)
+        rc = volume_prepare(sb, e);
+    if (rc == 0)
+        rc = capture_present(sb, sandbox_state(sb), why, out, e);
+    if (rc < 0)
+        return rc;
+    (*out)->loads++;
+    return volume_uploaded(*out, e);
+}
+
+static int pack_disk(struct sandbox *sb, struct err *e)
+{
+    struct snapshot *sn = NULL;
+    uint64_t began = uv_hrtime();
+    int rc = suspend_store_disk(sb, "revoked", &sn, e);
+    if (sn)
+        sn->loads--;
+    if (rc == 0 && sn->gone)
+        rc = err_set(e, ENOENT, "snapshot '%s' was removed", sn->row.name);
+    if (rc == 0) {
+        sb->row.suspended = sn->row.id;
+        rc = suspended(sb, sn, SANDBOX_STOPPED, began, e);
+    } else if (sn && !sn->gone) {
+        snapshot_destroy(sn);
+    }
+    snapshot_unref(sn);
+    return rc;
+}
+
+int suspend_pack(struct sandbox *sb, struct err *e)
+{
+    if (!sb->row.object)
+        return 0;
+    if (sandbox_state(sb) == SANDBOX_RUNNING || sb->fill || suspend_fills(sb))
+        return err_set(e, EAGAIN, "'%s' still runs, or its disk has not arrived", sb->row.name);
+    int rc = suspend_holds(sb) ? free_machine(sb, e) : sandbox_state(sb) == SANDBOX_PAUSED ? suspend_run(sb, false, e) : pack_disk(sb, e);
+    if (rc < 0)
+        return rc;
+    sandbox_set_error(sb, "the key of tenant u%" PRId64 " was revoked: '%s' is in the object store, encrypted, and nowhere else", sb->row.owner,
+                      sb->row.name);
+    return sandbox_save(sb, e);
+}
+
+int suspend_discard(struct sandbox *sb, const char *why, struct err *e)
+{
+    if (suspend_fills(sb))
+        return suspend_return(sb, why, e);
+    int64_t object = sb->row.object;
+    int rc = object ? vm_kill(sb, e) : 0;
+    if (rc < 0)
+        return rc;
+    drop_snapshot(sb);
+    jobs_keep(sb, 0);
+    jobs_lost(sb);
+    sb->row.object = sb->row.next_object = sb->row.delta = sb->row.base = sb->row.base_kind = 0;
+    sb->row.want[0] = 0;
+    sb->row.desired = SANDBOX_STOPPED;
+    sandbox_set_error(sb, "the disk of '%s' was destroyed: %s", sb->row.name, why);
+    sandbox_set_state(sb, SANDBOX_FAILED, "its owner's key was revoked");
+    if (object)
+        object_delete(sb->space, NODED_SANDBOX, (uint64_t)object);
+    return 0;
+}
+
 /* ---- restoring ---- */
 
 static int load_here(struct sandbox *sb, struct snapshot *sn, struct err *e)
@@ -326,6 +396,7 @@ int suspend_forget(struct sandbox *sb, struct err *e)
     jobs_lost(sb);
     sb->row.object = (int64_t)c.id;
     sb->row.base = sb->row.base_kind = sb->row.suspended = 0;
+    sb->row.error[0] = 0;
     sb->row.desired = SANDBOX_STOPPED;
     sandbox_set_state(sb, SANDBOX_STOPPED, memory ? "killed: its memory is given up" : NULL);
     return 0;

@@ -768,7 +768,11 @@ static void write_snapshot_state(struct p9_request *r, struct tree_fid *f, char 
     (void)len;
     if (!may_write(r, f))
         return;
-    if (!strcmp(value, "upload"))
+    struct err e = {0};
+    int rc = volume_key(space_of(r), snap_of(f)->owner, &e);
+    if (rc < 0)
+        fail(r, f, rc, &e);
+    else if (!strcmp(value, "upload"))
         volume_upload(f->node.snapshot, pending_write(r, f));
     else if (!strcmp(value, "repair"))
         volume_repair(f->node.snapshot, pending_write(r, f));

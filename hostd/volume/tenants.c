@@ -4,19 +4,15 @@
 // Theory of operation. Every `key_check` seconds space-volumed is asked for each owner, and asks the key service itself, whatever it has cached. So a key that
 // was taken away is known here within a minute or so, and five minutes later at the latest nothing can be decrypted anywhere. From then on, until the service
 // gives the key again, volume_key refuses: snapshots are neither read nor loaded, what is paused or stopped is not brought back, and the output of jobs that do not run is
-// not read. What lies in the pool and is in the store, too, is destroyed here; what is nowhere else is kept, unreadable through the tree. Guests that run are
-// paused, killed, or left alone, as the tenant's file says (docs/protocol/keys.md). All of it is repeated at each look, so that what was under way is met later.
+// not read. What becomes of what lies in the pool: revoked.c. A tenant with a service of its own that has something in the clear here has its key renewed by each look
+// (VOLUMED_KEY_HOLD), so that there is time to encrypt it when the key is taken away.
 //
 // A service that does not answer takes nothing away. But for a tenant with a service of its own an answer is good for five minutes only, as a key is in
 // space-volumed; then volume_key says EAGAIN.
 //
-// A tenant with a service of its own leaves nothing in the pool that is in the store: a host that is switched off meanwhile could not destroy it.
-//
 // What was found is kept in the database's settings: a space-hostd that was just started refuses what the one before refused.
 #include "base/log.h"
 #include "base/str.h"
-#include "hostd/lifecycle/lifecycle.h"
-#include "hostd/snapshot/browser.h"
 #include "hostd/volume/volume_impl.h"
 
 #include <errno.h>
@@ -28,20 +24,9 @@
 #include <unistd.h>
 
 #define ANSWER_MSEC 15000u
-#define GOOD_MSEC   300000u /* KEYS_CACHE_S of space-volumed */
 #define FIRST_MSEC  500u
 
-enum policy { POLICY_PAUSE, POLICY_CONTINUE, POLICY_KILL }; /* of VOLUMED_KEY's answer */
-
-struct tenant_watch {
-    struct tenant_watch *next; /* in volume.tenants */
-    int64_t owner;
-    bool own, revoked;
-    uint32_t policy;
-    uint64_t confirmed; /* boottime: when the key could be had last, or the first question */
-};
-
-static uint64_t boottime(void)
+uint64_t volume_boottime(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_BOOTTIME, &t);
@@ -111,7 +96,7 @@ static struct tenant_watch *watch_of(struct volume *v, int64_t owner)
     t = calloc(1, sizeof *t);
     if (!t)
         abort();
-    *t = (struct tenant_watch){.next = v->tenants, .owner = owner, .confirmed = boottime()};
+    *t = (struct tenant_watch){.next = v->tenants, .volume = v, .owner = owner, .confirmed = volume_boottime()};
     v->tenants = t;
     setting(owner, name);
     t->revoked = db_meta(v->space->db, name, "good", value, sizeof value, NULL) == 0 && !strcmp(value, "revoked");
@@ -126,11 +111,18 @@ int volume_key(const struct space *s, int64_t owner, struct err *e)
                        "the key of tenant u%" PRId64
                        " was revoked: nothing that it has stored or paused can be had until its key service gives the key again",
                        owner);
-    if (t->own && boottime() - t->confirmed > GOOD_MSEC)
+    if (t->own && volume_boottime() - t->confirmed > KEY_GOOD_MSEC)
         return err_set(e, EAGAIN,
                        "the key service of tenant u%" PRId64 " has not answered for %" PRIu64 " s: `spacectl key show u%" PRId64 "` says why", owner,
-                       (boottime() - t->confirmed) / 1000, owner);
+                       (volume_boottime() - t->confirmed) / 1000, owner);
     return 0;
+}
+
+void volume_forget_key(const struct tenant_watch *t)
+{
+    struct volumed_reply rep;
+    struct err e = {0};
+    ask(t->volume->space, t->owner, VOLUMED_KEY_FORGET, &rep, &e); /* unheard, it ends by itself */
 }
 
 bool volume_leaves_nothing(const struct space *s, int64_t owner)
@@ -138,61 +130,11 @@ bool volume_leaves_nothing(const struct space *s, int64_t owner)
     return !s->config.suspend_keep || watch_of(s->volume, owner)->own;
 }
 
-/* ---- what follows ---- */
-
-static void end_guest(struct sandbox *sb, const struct tenant_watch *t)
-{
-    enum sandbox_state state = sandbox_state(sb);
-    bool pause = t->policy == POLICY_PAUSE && state == SANDBOX_RUNNING,
-         kill = t->policy == POLICY_KILL && (state == SANDBOX_RUNNING || state == SANDBOX_PAUSED);
-    if (sb->gone || sb->found || sb->ops || !sandbox_is_here(sb) || !(pause || kill))
-        return;
-    sandbox_set_error(sb, "the key of tenant u%" PRId64 " was revoked: '%s' is %s, as its policy has it", t->owner, sb->row.name,
-                      pause ? "paused" : "killed");
-    sandbox_save(sb, NULL);
-    op_submit(sb, op_new(pause ? OP_PAUSE : OP_KILL), kill, NULL);
-}
-
-/* Left in the pool by a suspend, or fetched since, by a tenant that leaves nothing there. */
-static bool left_over(const struct snapshot *sn)
-{
-    const struct sandbox *sb = sandbox_by_id(sn->space, (uint64_t)sn->row.sandbox);
-    return sb && sb->row.suspended == sn->row.id && sandbox_state(sb) == SANDBOX_SUSPENDED && !sb->ops && !sb->row.object;
-}
-
-static bool to_destroy(const struct snapshot *sn, const struct tenant_watch *t)
-{
-    if (!sn->row.durable || sn->row.state != ARTIFACT_READY || sn->gone || sn->loads || sn->task)
-        return false;
-    return t->revoked || (t->own && left_over(sn) && !sn->readers && !sn->browser);
-}
-
-static void apply(struct volume *v, const struct tenant_watch *t)
-{
-    struct space *s = v->space;
-    for (struct hmap_node *n = NULL; t->revoked && (n = hmap_iterate(&s->sandboxes, n));) {
-        struct sandbox *sb = hmap_entry(n, struct sandbox, by_id);
-        if (sb->row.owner == t->owner)
-            end_guest(sb, t);
-    }
-    for (struct hmap_node *n = NULL; (n = hmap_iterate(&s->snapshots, n));) {
-        struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
-        if (sn->row.owner != t->owner)
-            continue;
-        if (t->revoked && sn->browser)
-            browser_close(sn->browser);
-        if (to_destroy(sn, t)) {
-            snapshot_ref(sn);
-            volume_evict(sn); /* may wait: the table may be another afterwards */
-            snapshot_unref(sn);
-            n = NULL;
-        }
-    }
-}
+/* ---- the look ---- */
 
 static void changed(struct volume *v, struct tenant_watch *t, bool revoked, const char *why)
 {
-    static const char *const policies[] = {[POLICY_PAUSE] = "pause", [POLICY_CONTINUE] = "continue", [POLICY_KILL] = "kill"};
+    static const char *const policies[] = {[KEY_PAUSE] = "pause", [KEY_CONTINUE] = "continue", [KEY_KILL] = "kill"};
     struct event_scope scope = {t->owner, 0, 0700};
     char name[32], quoted[300];
     t->revoked = revoked;
@@ -206,10 +148,9 @@ static void changed(struct volume *v, struct tenant_watch *t, bool revoked, cons
     } else {
         log_info("the key of tenant %s can be had again", name);
         event_emit(v->space, &scope, "key-returned", 0, name, "%s", "");
+        revoked_returned(t);
     }
 }
-
-/* ---- the look ---- */
 
 /* The next owner of anything after `after`; -1: none. */
 static int64_t next_owner(const struct volume *v, int64_t after)
@@ -232,13 +173,14 @@ static bool look_at(struct volume *v, int64_t owner)
 {
     struct volumed_reply rep;
     struct err e = {0};
-    uint64_t began = boottime();
-    int rc = ask(v->space, owner, VOLUMED_KEY_FRESH, &rep, &e);
+    uint64_t began = volume_boottime();
     struct tenant_watch *t = watch_of(v, owner);
+    int rc = ask(v->space, owner, revoked_has_clear(t) ? VOLUMED_KEY_HOLD : VOLUMED_KEY_FRESH, &rep, &e);
     if (rc == -ENOTCONN || rc == -ETIMEDOUT || rc == -ECANCELED)
         return false;
     t->own = rep.key.own;
     t->policy = rep.key.policy;
+    t->unpacked = rep.key.unpacked;
     if (rc == 0)
         t->confirmed = began;
     if ((rc == -EKEYREVOKED && !t->revoked) || (rc == 0 && t->revoked))
@@ -252,9 +194,7 @@ static void look(void *arg)
     bool there = true;
     for (int64_t owner = -1; (owner = next_owner(v, owner)) >= 0;) {
         there = there && look_at(v, owner);
-        const struct tenant_watch *t = watch_of(v, owner);
-        if (t->revoked || t->own)
-            apply(v, t);
+        revoked_apply(watch_of(v, owner));
     }
     v->looking = false;
     uv_timer_start(&v->key_timer, volume_look_at_keys, v->space->config.key_check * 1000u, 0);

@@ -324,7 +324,9 @@ static void step_done(struct waiter *w, int rc, const struct err *e)
         co_wake(st->co, rc);
 }
 
-static int run(struct snapshot *sn, void (*start)(struct snapshot *sn, struct waiter *w), struct err *e)
+#define NO_LIMIT UINT64_MAX
+
+static int run(struct snapshot *sn, void (*start)(struct snapshot *sn, struct waiter *w), uint64_t msec, struct err *e)
 {
     struct space *s = sn->space;
     struct step st = {.w.done = step_done, .e = e};
@@ -332,8 +334,10 @@ static int run(struct snapshot *sn, void (*start)(struct snapshot *sn, struct wa
     if (st.done)
         return st.rc;
     st.co = co_self(s->co);
-    int rc = co_wait(s->co);
+    int rc = msec == NO_LIMIT ? co_wait(s->co) : co_wait_msec(s->co, msec);
     wait_remove(&st.w);
+    if (rc == -ETIMEDOUT && !st.done)
+        return err_set(e, ETIMEDOUT, "snapshot '%s' took too long", sn->row.name);
     if (st.done && st.rc == -ECANCELED) /* it was, we were not */
         return err_set(e, ESTALE, "snapshot '%s' was removed meanwhile", sn->row.name);
     return st.done ? st.rc : rc;
@@ -341,12 +345,20 @@ static int run(struct snapshot *sn, void (*start)(struct snapshot *sn, struct wa
 
 int volume_uploaded(struct snapshot *sn, struct err *e)
 {
-    return run(sn, volume_upload, e);
+    return run(sn, volume_upload, NO_LIMIT, e);
+}
+
+int volume_uploaded_msec(struct snapshot *sn, uint64_t msec, struct err *e)
+{
+    int rc = run(sn, volume_upload, msec, e);
+    if (rc == -ETIMEDOUT)
+        volume_abort(sn);
+    return rc;
 }
 
 int volume_fetched(struct snapshot *sn, struct err *e)
 {
-    return run(sn, volume_fetch, e);
+    return run(sn, volume_fetch, NO_LIMIT, e);
 }
 
 void volume_abort(struct snapshot *sn)

@@ -43,6 +43,7 @@ void volume_repair(struct snapshot *sn, struct waiter *w);
 bool volume_artifact(const struct snapshot *sn, unsigned n, char *out, size_t size);
 /* The same from a coroutine, whose abort does not end the work. */
 int volume_uploaded(struct snapshot *sn, struct err *e);
+int volume_uploaded_msec(struct snapshot *sn, uint64_t msec, struct err *e); /* at most that long: then it ends, -ETIMEDOUT */
 int volume_fetched(struct snapshot *sn, struct err *e);
 /* From a coroutine: all of a stored snapshot but its disk, and, when that is to arrive later, its memory, is brought into the pool; what is there can be loaded with NODED_FILLING only. 1: all of
  * it was there, and it is ready now. Others may fetch all of it meanwhile. */

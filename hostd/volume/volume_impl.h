@@ -101,7 +101,33 @@ int pages_compare(struct space *s, uint64_t snapshot, uint64_t before, int *ret_
 
 int repair_run(struct volume_task *t, struct err *e);
 
-/* ---- tenants.c ---- */
+/* ---- tenants.c, revoked.c ---- */
+
+#define KEY_GOOD_MSEC 300000u /* KEYS_CACHE_S of space-volumed: how long an answer of a key service is good */
+
+enum key_policy { KEY_PAUSE, KEY_CONTINUE, KEY_KILL }; /* of running guests, as in VOLUMED_KEY's answer */
+enum key_unpacked { UNPACKED_KEEP, UNPACKED_DESTROY };
+
+struct tenant_watch {
+    struct tenant_watch *next; /* in volume.tenants; never freed */
+    struct volume *volume;
+    int64_t owner;
+    bool own, revoked;
+    uint32_t policy, unpacked;
+    uint64_t confirmed; /* volume_boottime: when the key could be had last, or the first question */
+    bool packing;       /* a coroutine is at it */
+    unsigned kept;      /* things that could not be packed, when that was told last */
+};
+
+uint64_t volume_boottime(void); /* CLOCK_BOOTTIME in milliseconds */
+/* This node's space-volumed forgets the tenant's key. From a coroutine. */
+void volume_forget_key(const struct tenant_watch *t);
+/* Has the tenant something in this pool, but for guests that may go on, that is in the clear? */
+bool revoked_has_clear(const struct tenant_watch *t);
+/* After each look, from its coroutine: what follows for what the tenant has here. */
+void revoked_apply(struct tenant_watch *t);
+/* The key can be had again. */
+void revoked_returned(struct tenant_watch *t);
 
 void volume_watch_keys(struct volume *v);
 void volume_look_at_keys(uv_timer_t *timer);

@@ -70,7 +70,8 @@ enum volumed_op {
     VOLUMED_STAT,
 
     /* The tenant's key. flags: 0, can it be used now (0, EKEYREVOKED, EAGAIN, ENOKEY; ENOENT it has none yet); VOLUMED_KEY_FRESH asks its service
-     * that, whatever is cached (the answer has no id); VOLUMED_KEY_ROTATE wraps it by the wrapping key that
+     * that, whatever is cached (the answer has no id); VOLUMED_KEY_HOLD does, too, and keeps the key of a tenant with a service of its own cached for another five
+     * minutes when it is given, and what is cached for the rest of its five when it is not, so that uploads go on until VOLUMED_KEY_FORGET; VOLUMED_KEY_ROTATE wraps it by the wrapping key that
      * the tenant's file names now; VOLUMED_KEY_REVOKE makes what the tenant stored unreadable for good. `key` of the reply, also
      * when it fails with EKEYREVOKED. */
     VOLUMED_KEY,
@@ -89,7 +90,9 @@ enum volumed_flags {
     VOLUMED_KEY_REVOKE = 8,
     VOLUMED_KEY_FRESH = 16,
     VOLUMED_MEND = 32,
-    VOLUMED_FILL = 64
+    VOLUMED_FILL = 64,
+    VOLUMED_KEY_HOLD = 128,
+    VOLUMED_KEY_FORGET = 256
 };
 
 /* What an artifact was; kept in its manifest, of no consequence. */
@@ -163,6 +166,7 @@ struct volumed_reply {
             uint8_t id[16];      /* of the data key */
             char wrapped_by[80]; /* as "file k1", "pkcs11 kek1": service and wrapping key of what is stored now */
             uint32_t own;        /* 1: the tenant has a key service of its own */
+            uint32_t unpacked;   /* what could not be encrypted in time, when it is revoked: 0 keep, 1 destroy */
         } key;
     };
     char sentence[256]; /* when error != 0: what was tried, on what, why, what to do */

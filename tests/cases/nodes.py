@@ -75,13 +75,22 @@ class Node:
         self.credd("up")
         wait_until(lambda: self.get("credentials", "key") == line("credentials", "key"), 20, "the other node has the same key")
 
+    def pid(self, service):
+        with open(os.path.join(self.dir, "sv", service, "supervise", "pid")) as f:
+            return int(f.read())
+
+    def bytes_read(self, service):
+        """By system calls, since it was started."""
+        with open(f"/proc/{self.pid(service)}/io") as f:
+            return int(re.search(r"^rchar: (\d+)$", f.read(), re.M).group(1))
+
     def kill(self):
         """All of its daemons, as a power cut would, but for its machines."""
         for service in os.listdir(os.path.join(self.dir, "sv")):
             subprocess.run(["sv", "down", os.path.join(self.dir, "sv", service)], capture_output=True)
         for service in ("hostd", "noded", "volumed", "netd", "browsed", "credd", "spacefs"):
-            with contextlib.suppress(OSError, ValueError), open(os.path.join(self.dir, "sv", service, "supervise", "pid")) as f:
-                os.kill(int(f.read()), signal.SIGKILL)
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(self.pid(service), signal.SIGKILL)
 
 
 class Local(Node):
@@ -306,7 +315,7 @@ def a_head_that_cannot_run_there_is_refused_and_its_disk_boots():
 
 @check
 def what_many_want_is_fetched_once():
-    """Sixteen snapshots of a template that is not in this pool, read at once."""
+    """Sixteen snapshots of a template that is not in this pool, read at once: its node's space-volumed reads the template once from the store."""
     template = fresh_name()
     defer(remove, "templates", template)
     source = Box()
@@ -327,6 +336,8 @@ def what_many_want_is_fetched_once():
         with open(other.path("snapshots", user.name, f"s{n}", "disk.raw"), "rb") as f:
             return f.read(2048)[1080:1082]
 
+    stored = rows("SELECT SUM(stored) FROM artifacts WHERE tenant = 'templates' AND object = ?", int(line("templates", template, "id"), 16))[0][0]
+    before = other.bytes_read("volumed")
     with Events() as events:
         children = [Child(look, n) for n in range(16)]
         for child in children:
@@ -335,6 +346,8 @@ def what_many_want_is_fetched_once():
         for _ in range(16):
             events.next(kind="download")
         eq(1, len([e for e in events.seen if e.get("state") == "fetched"]), "downloads of the template")
+        own = sum(e["fetched_bytes"] for e in events.seen if e["kind"] == "download")
+    at_most(3 * stored + 2 * own, other.bytes_read("volumed") - before, f"bytes read, of a template that takes {stored} in the store")
     left = f"{user.name}~{user.get('id')}"
     user.remove()
     for n in range(16):

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # limit: 240
-"""A tenant whose key is taken away: what it has stored, left over, paused or stopped cannot be had, and all of it comes back with the key."""
+"""A tenant whose key is taken away: what it has stored, left over, paused or stopped cannot be had, nothing of it is in the pool, and all of it comes back with the key."""
+import mmap
 import os
+import secrets
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -72,6 +74,35 @@ def suspended_to(uid, name):
     return rows("SELECT name FROM snapshots WHERE id = (SELECT suspended FROM sandboxes WHERE owner = ? AND name = ?)", uid, name)[0][0]
 
 
+def in_pool(marker):
+    """Files of the pool in which that is, as anybody finds it who reads the disk as root."""
+    found, needle = [], marker.encode()
+    for where, _, files in os.walk(config()["pool"]):
+        for name in files:
+            at = os.path.join(where, name)
+            with contextlib.suppress(FileNotFoundError), open(at, "rb") as f:  # the pool is in use
+                end = os.fstat(f.fileno()).st_size
+                begin = 0
+                while begin < end:
+                    try:
+                        begin = os.lseek(f.fileno(), begin, os.SEEK_DATA)
+                    except OSError:
+                        break  # a hole to the end
+                    stop = os.lseek(f.fileno(), begin, os.SEEK_HOLE)
+                    with mmap.mmap(f.fileno(), stop - begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY, prot=mmap.PROT_READ,
+                                   offset=begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY) as m:
+                        if m.find(needle) >= 0:
+                            found.append(at)
+                            break
+                    begin = stop
+    return found
+
+
+def gone_from_pool(markers):
+    """Deletions are in the background."""
+    wait_until(lambda: not any(map(in_pool, markers)), 30, "no byte of it is in the pool")
+
+
 def denied(function, *args):
     refused(errno.EKEYREVOKED, function, *args)
 
@@ -82,16 +113,21 @@ ann = None
 def of_ann():
     global ann
     if not ann:
-        ann = Tenant("spacetestann", "service = file\nkey = mine\nfile = ann.wrapping\ncache = 1s\n")
+        ann = Tenant("spacetestann", "service = file\nkey = mine\nfile = ann.wrapping\ncache = 4m\n")
         key_file("ann.wrapping", "mine = " + "5a" * 32 + "\n")
         wait_until(lambda: line("templates", default_template(), "prepared"), 120, "the template is prepared")
         defer(lambda: restart_with(key_check=None))
         restart_with(key_check=1)
         with ann:
-            ann.sleeper, ann.runner = ann.box(), ann.box()
+            ann.sleeper, ann.runner, ann.stopped = ann.box(), ann.box(), ann.box()
             ann.runner.out("mkdir -p /dev/shm; mountpoint -q /dev/shm || mount -t tmpfs none /dev/shm; echo unsaved > /dev/shm/memory; echo saved > /disk; sync")
             ann.job = Job(ann.runner, COUNT, name="count")
             ann.sleeper.out("echo asleep > /disk; sync")
+            ann.markers = [secrets.token_hex(16) for _ in range(3)]
+            with open(ann.stopped.root("marker"), "w") as f:  # what is not in any command line
+                f.write(ann.markers[0])
+                os.fsync(f.fileno())
+            ann.stopped.verb("stop")
     return ann
 
 
@@ -134,6 +170,18 @@ def what_is_revoked_cannot_be_had_and_comes_back():
         eq("saved\n", open(path("snapshots", b.name, "here", "files", "disk")).read())
         image = open(path("snapshots", b.name, "here", "disk.raw"), "rb", buffering=0)
         events = Events()
+    eq(True, bool(in_pool(t.markers[0])), "the disk of the stopped one is in the pool")
+    with t:
+        with open(b.root("marker"), "w") as f:
+            f.write(t.markers[1])
+            os.fsync(f.fileno())
+        os.mkdir(path("snapshots", b.name, "marked"))
+        wait_until(lambda: line("snapshots", b.name, "marked", "state") == "ready", 30)
+        os.unlink(b.root("marker"))
+        with open(b.root("dev/shm/marker") if os.path.isdir(b.root("dev/shm")) else b.root("marker2"), "w") as f:
+            f.write(t.markers[2])
+            os.fsync(f.fileno())
+    eq(True, bool(in_pool(t.markers[1])), "the snapshot's disk is in the pool")
     at = object_of("stored")
     eq(True, os.path.exists(at), "an uploaded snapshot is in the pool")
     take_away()
@@ -142,23 +190,29 @@ def what_is_revoked_cannot_be_had_and_comes_back():
 
     def nothing_can_be_had():
         refused_here = (lambda: b.verb("resume"), lambda: os.listdir(b.root("etc")), lambda: Job(b).start("true"), lambda: t.job.output(),
-                        lambda: t.sleeper.verb("resume"), lambda: os.listdir(t.sleeper.root("etc")), lambda: t.sleeper.verb("kill"),
+                        lambda: t.stopped.verb("start"), lambda: t.stopped.verb("stop"), lambda: t.sleeper.verb("resume"), lambda: os.listdir(t.sleeper.root("etc")), lambda: t.sleeper.verb("kill"),
                         lambda: image.read(100), lambda: os.listdir(path("snapshots", b.name, "here", "files")),
                         lambda: open(path("snapshots", b.name, "here", "disk.raw"), "rb").read(1),
                         lambda: open(path("snapshots", b.name, "stored", "disk.raw"), "rb").read(1),
                         lambda: write("upload", "snapshots", b.name, "here", "state"))
         for function in refused_here:
             denied(function)
-        for source in (("sandboxes", b.name), ("sandboxes", t.sleeper.name), ("snapshots", b.name, "here"), ("snapshots", b.name, "stored")):
+        for source in (("sandboxes", b.name), ("sandboxes", t.sleeper.name), ("sandboxes", t.stopped.name), ("snapshots", b.name, "here"), ("snapshots", b.name, "stored")):
             name = fresh_name()
             os.mkdir(path("sandboxes", name))
             denied(write, read(*source, "head"), "sandboxes", name, "head")
             os.rmdir(path("sandboxes", name))
 
+    event = events.next(kind="key-packed", name=t.name, seconds=60)
+    eq([0, 0, ""], [event["destroyed"], event["kept"], event["why"]], "what could not be encrypted")
+    gone_from_pool(t.markers)
     with t:
-        b.wait_state("paused")
-        has("revoked", b.get("error"), "error")
-        wait_until(lambda: line("snapshots", b.name, "stored", "state") == "stored", 20, "what is in the store is destroyed here")
+        for box in t.boxes:
+            eq("suspended", box.state, f"state of {box.name}")
+        for box in b, t.stopped:
+            has("revoked", box.get("error"), "error")
+        for name in ("here", "stored", "marked"):
+            eq("stored", line("snapshots", b.name, name, "state"), name)
         nothing_can_be_had()
         has("key of tenant", failures()[-1], "the sentence")
         denied(t.sleeper.verb, "resume")
@@ -170,7 +224,7 @@ def what_is_revoked_cannot_be_had_and_comes_back():
     with t:
         denied(b.verb, "resume")
         denied(os.listdir, t.sleeper.root("etc"))
-        eq("paused", b.state)
+        eq("suspended", b.state)
     give_back()
     events.next(kind="key-returned", name=t.name)
     with t:
@@ -180,8 +234,13 @@ def what_is_revoked_cannot_be_had_and_comes_back():
         eq("saved\n", open(path("snapshots", b.name, "here", "files", "disk")).read())
         eq(b"\x53\xef", open(path("snapshots", b.name, "stored", "disk.raw"), "rb").read(2048)[1080:1082])
         eq("asleep", t.sleeper.touch().out("cat /disk"), "the suspended one, from the store")
+        eq(t.markers[1], open(path("snapshots", b.name, "marked", "files", "marker")).read(), "what only the snapshot had")
+        t.stopped.wait_state("stopped")
+        eq("", t.stopped.get("error"))
+        t.stopped.verb("start")
+        eq(t.markers[0], t.stopped.out("cat /marker"), "the disk of the stopped one")
         image.close()
-        for name in ("here", "stored"):
+        for name in ("here", "stored", "marked"):
             os.rmdir(path("snapshots", b.name, name))
     events.close()
 
@@ -190,6 +249,8 @@ def what_is_revoked_cannot_be_had_and_comes_back():
 def running_guests_go_on_or_are_killed_as_the_policy_has_it():
     t = of_ann()
     with t:
+        t.stopped.remove()
+        t.boxes.remove(t.stopped)
         for b in t.boxes:  # killed before its disk is here it would be suspended, as before
             wait_until(lambda: "fill_total" not in read("sandboxes", b.name, "stats"), 60, f"the disk of {b.name} has arrived")
         t.sleeper.verb("pause")
@@ -197,15 +258,18 @@ def running_guests_go_on_or_are_killed_as_the_policy_has_it():
     t.settings(revoked="continue")
     take_away()
     eq("continue", events.next(kind="key-revoked", name=t.name)["policy"])
+    eq(0, events.next(kind="key-packed", name=t.name, seconds=60)["kept"])
     with t:
+        eq("suspended", t.sleeper.state, "one that was paused already")
         eq("saved\n", read("root", t.runner.name, "disk"), "a file of a guest that goes on")
         denied(os.listdir, t.sleeper.root("etc"))
         denied(t.runner.verb, "suspend")
     t.settings(revoked="kill")
+    eq(1, events.next(kind="key-packed", name=t.name, seconds=60)["kept"], "its disk, since the key was forgotten when all else was encrypted")
     with t:
-        for b in t.boxes:
-            b.wait_state("stopped")
-            denied(b.verb, "start")
+        eq("stopped", t.runner.state)
+        has("unencrypted", t.runner.get("error"), "error")
+        denied(t.runner.verb, "start")
     give_back()
     events.next(kind="key-returned", name=t.name)
     with t:
@@ -214,9 +278,45 @@ def running_guests_go_on_or_are_killed_as_the_policy_has_it():
     events.close()
 
 
+def sv(verb):
+    subprocess.run(["sv", "-w", "10", verb, os.path.join(SPACE_DIR, "sv", "volumed")], capture_output=True)
+    if verb != "down":
+        wait_until(lambda: daemon_pid("volumed"), 20, "volumed runs")
+
+
 def volumed_again():
-    subprocess.run(["sv", "-w", "10", "restart", os.path.join(SPACE_DIR, "sv", "volumed")], capture_output=True)
-    wait_until(lambda: daemon_pid("volumed"), 20, "volumed runs")
+    sv("restart")
+
+
+@check
+def what_cannot_be_encrypted_any_more_is_destroyed_if_the_tenant_wants_that():
+    t = of_ann()
+    with t:
+        with open(t.runner.root("marker"), "w") as f:
+            f.write(t.markers[0])
+            os.fsync(f.fileno())
+        t.runner.verb("stop")
+        os.mkdir(path("snapshots", t.runner.name, "last"))
+        wait_until(lambda: line("snapshots", t.runner.name, "last", "state") == "ready", 30)
+        events = Events()
+    t.settings(unpacked="destroy")
+    sv("down")
+    take_away()
+    sv("up")  # it never had the key
+    event = events.next(kind="key-packed", name=t.name, seconds=60)
+    eq([0, 2, 0], [event["packed"], event["destroyed"], event["kept"]])
+    gone_from_pool(t.markers[:1])
+    with t:
+        eq("failed", t.runner.state)
+        has("destroyed", t.runner.get("error"), "error")
+        eq(False, exists("snapshots", t.runner.name, "last"))
+    give_back()
+    events.next(kind="key-returned", name=t.name)
+    with t:
+        refused(errno.ENOENT, t.runner.verb, "start")
+        eq("asleep", t.sleeper.touch().out("cat /disk"), "one that was in the store before")
+    t.settings()
+    events.close()
 
 
 @check
@@ -239,7 +339,7 @@ def a_token_that_refuses_is_a_revocation_too():
     run("pkcs11-tool", "--module", MODULE, "--token-label", "byok", "--login", "--pin", "5678", "--keygen", "--key-type", "AES:32", "--label", "kek1", "--id", "01", "--sensitive")
     key_file("bob.pin", "5678\n")
     volumed_again()
-    t = Tenant("spacetestbob", f"service = pkcs11\nmodule = {MODULE}\ntoken = byok\nkey = kek1\npin = bob.pin\ncache = 1s\n")
+    t = Tenant("spacetestbob", f"service = pkcs11\nmodule = {MODULE}\ntoken = byok\nkey = kek1\npin = bob.pin\n")
     with t:
         b = t.box()
         b.out("echo mine > /disk; sync")

@@ -195,9 +195,23 @@ static void drop(struct keys *k, struct kept *t)
     free(t);
 }
 
+static struct tenant_key *cached(struct keys *k, const char *tenant, const uint8_t id[BLOB_ID_SIZE])
+{
+    struct kept *t;
+    TAILQ_FOREACH(t, &k->kept, link)
+    if (strcmp(t->tenant, tenant) == 0 && memcmp(tenant_key_id(t->key), id, BLOB_ID_SIZE) == 0 && tenant_key_clock() < tenant_key_expires(t->key))
+        return tenant_key_ref(t->key);
+    return NULL;
+}
+
 static int take_key(struct job *j, struct keys_op *op)
 {
     uint64_t seconds = j->config.cache_s ? j->config.cache_s : KEYS_CACHE_S;
+    op->result.key = j->verb == KEYS_RENEW ? cached(j->keys, j->tenant, j->blob.id) : NULL;
+    if (op->result.key) {
+        tenant_key_prolong(op->result.key, j->began + seconds);
+        return 0;
+    }
     op->result.key = tenant_key_create(j->data_key, j->blob.id, j->began + seconds);
     if (!op->result.key)
         return err_set(&j->e, ENOMEM, "no memory that can be locked for the key of tenant %s (see RLIMIT_MEMLOCK)", j->tenant);
@@ -212,7 +226,7 @@ static void take_result(struct job *j)
         answer_text(op, EAGAIN, "it was dropped while it was being fetched; ask again");
         return;
     }
-    if (j->rc == 0 && (j->verb == KEYS_MAKE || j->verb == KEYS_OPEN))
+    if (j->rc == 0 && (j->verb == KEYS_MAKE || j->verb == KEYS_OPEN || j->verb == KEYS_RENEW))
         j->rc = take_key(j, op);
     if (j->rc == -EKEYREVOKED && j->verb == KEYS_CHECK)
         keys_forget(j->keys, j->tenant);
@@ -274,15 +288,6 @@ static void job_ran(uv_work_t *w, int status)
 
 /* ---- requests ---- */
 
-static struct tenant_key *cached(struct keys *k, const char *tenant, const uint8_t id[BLOB_ID_SIZE])
-{
-    struct kept *t;
-    TAILQ_FOREACH(t, &k->kept, link)
-    if (strcmp(t->tenant, tenant) == 0 && memcmp(tenant_key_id(t->key), id, BLOB_ID_SIZE) == 0 && tenant_key_clock() < tenant_key_expires(t->key))
-        return tenant_key_ref(t->key);
-    return NULL;
-}
-
 /* The blob is looked at even when the key is cached: it may say that it was revoked. */
 static bool answer_at_once(struct keys *k, struct keys_op *op, const struct keys_request *r)
 {
@@ -291,7 +296,7 @@ static bool answer_at_once(struct keys *k, struct keys_op *op, const struct keys
     int rc = 0;
     if (k->closing)
         rc = err_set(&e, ECANCELED, "the keys are being closed");
-    else if (r->verb > KEYS_CHECK || !str_name_valid(r->tenant, strlen(r->tenant)))
+    else if (r->verb > KEYS_RENEW || !str_name_valid(r->tenant, strlen(r->tenant)))
         rc = err_set(&e, EINVAL, "'%.80s' is not a tenant's name, or there is no such request", r->tenant);
     else if (r->verb != KEYS_MAKE)
         rc = blob_read(r->blob, r->blob_len, r->tenant, &b, &e);
@@ -488,11 +493,21 @@ bool keys_own(const struct keys *k, const char *tenant)
     return str_name_valid(tenant, strlen(tenant)) && access(path, F_OK) == 0;
 }
 
-enum keys_policy keys_policy(const struct keys *k, const char *tenant)
+static struct key_config config_of(const struct keys *k, const char *tenant)
 {
     struct key_config c;
     struct err e = {0};
     if (!str_name_valid(tenant, strlen(tenant)) || key_config_load(k->folder, tenant, &c, &e) < 0)
-        return KEYS_PAUSE;
-    return c.revoked;
+        c = (struct key_config){.revoked = KEYS_PAUSE, .unpacked = KEYS_KEEP};
+    return c;
+}
+
+enum keys_policy keys_policy(const struct keys *k, const char *tenant)
+{
+    return config_of(k, tenant).revoked;
+}
+
+enum keys_unpacked keys_unpacked(const struct keys *k, const char *tenant)
+{
+    return config_of(k, tenant).unpacked;
 }

@@ -36,6 +36,8 @@ struct tenant_subkeys {
 
 /* What becomes of running guests of a tenant whose key is gone: its file's `revoked`. */
 enum keys_policy { KEYS_PAUSE, KEYS_CONTINUE, KEYS_KILL };
+/* And of what it has on a node that does not run and could not be encrypted any more: its file's `unpacked`. */
+enum keys_unpacked { KEYS_KEEP, KEYS_DESTROY };
 
 struct keys_result {
     /*
@@ -50,7 +52,7 @@ struct keys_result {
      */
     int rc;
     struct err e;
-    struct tenant_key *key; /* MAKE, OPEN: the caller's, by tenant_key_unref */
+    struct tenant_key *key; /* MAKE, OPEN, RENEW: the caller's, by tenant_key_unref */
     const uint8_t *blob;    /* MAKE, WRAP: borrowed until `done` returns; to be stored before the key is used */
     size_t blob_len;
 };
@@ -61,6 +63,7 @@ enum keys_verb {
     KEYS_WRAP,  /* wrap the data key of `blob` anew, by the service and the wrapping key that the tenant's file names now; the data stays as it is.
                   While it moves from one service or wrapping key to another both are needed */
     KEYS_CHECK, /* ask the service now whether it still unwraps `blob`, whatever the cache has. No key comes of it. EKEYREVOKED: as keys_forget */
+    KEYS_RENEW, /* the same, and the key is kept for its time from now on. EKEYREVOKED: what is kept stays until its time is over, or keys_forget */
 };
 
 struct keys_request {
@@ -94,8 +97,9 @@ void keys_wrapped_by(const char *tenant, const uint8_t *blob, size_t len, char o
 /* Has the tenant a file of its own? The others' keys are the platform's. */
 bool keys_own(const struct keys *k, const char *tenant);
 
-/* Reads the tenant's file; KEYS_PAUSE when there is none. */
+/* Both read the tenant's file; KEYS_PAUSE and KEYS_KEEP when there is none. */
 enum keys_policy keys_policy(const struct keys *k, const char *tenant);
+enum keys_unpacked keys_unpacked(const struct keys *k, const char *tenant);
 
 /*
  * The derived keys, from any thread; NULL when the key expired or was revoked: get it again by KEYS_OPEN. Between enter and leave they are good

@@ -41,7 +41,8 @@ static int set_seconds(const char *value, unsigned *out)
 
 static int set_line(struct key_config *c, const char *folder, const char *key, const char *value)
 {
-    static const char *const services[] = {"file", "pkcs11", NULL}, *const policies[] = {"pause", "continue", "kill", NULL};
+    static const char *const services[] = {"file", "pkcs11", NULL}, *const policies[] = {"pause", "continue", "kill", NULL},
+                             *const unpacked[] = {"keep", "destroy", NULL};
     int n, rc;
     if (strcmp(key, "service") == 0) {
         if ((rc = set_choice(value, services, SERVICE_FILE, &n)) == 0)
@@ -51,6 +52,11 @@ static int set_line(struct key_config *c, const char *folder, const char *key, c
     if (strcmp(key, "revoked") == 0) {
         if ((rc = set_choice(value, policies, KEYS_PAUSE, &n)) == 0)
             c->revoked = (enum keys_policy)n;
+        return rc;
+    }
+    if (strcmp(key, "unpacked") == 0) {
+        if ((rc = set_choice(value, unpacked, KEYS_KEEP, &n)) == 0)
+            c->unpacked = (enum keys_unpacked)n;
         return rc;
     }
     if (strcmp(key, "cache") == 0)

@@ -17,6 +17,7 @@ struct key_config {
     unsigned patience_s; /* how long a token may take; 0: the default of keys.c */
     unsigned cache_s;    /* seconds that an unwrapped key is kept; 0: KEYS_CACHE_S, which is the most */
     enum keys_policy revoked;
+    enum keys_unpacked unpacked;
 };
 
 /* FOLDER/TENANT.key, else FOLDER/default.key. Paths in it that are not absolute are below FOLDER. -ENOKEY, -EACCES, -EINVAL with a sentence. */

@@ -17,8 +17,8 @@
 struct tenant_key {
     atomic_uint refs;
     uint8_t id[BLOB_ID_SIZE];
-    uint64_t expires;
     pthread_mutex_t lock;
+    uint64_t expires;               /* under the lock */
     struct tenant_subkeys *subkeys; /* under the lock; NULL when wiped */
     unsigned inside;
     bool ended;
@@ -122,9 +122,19 @@ const uint8_t *tenant_key_id(const struct tenant_key *key)
     return key->id;
 }
 
-uint64_t tenant_key_expires(const struct tenant_key *key)
+uint64_t tenant_key_expires(struct tenant_key *key)
 {
-    return key->expires;
+    pthread_mutex_lock(&key->lock);
+    uint64_t expires = key->expires;
+    pthread_mutex_unlock(&key->lock);
+    return expires;
+}
+
+void tenant_key_prolong(struct tenant_key *key, uint64_t expires)
+{
+    pthread_mutex_lock(&key->lock);
+    key->expires = expires;
+    pthread_mutex_unlock(&key->lock);
 }
 
 struct tenant_key *tenant_key_ref(struct tenant_key *key)

@@ -16,7 +16,9 @@ struct tenant_key *tenant_key_create(const uint8_t data_key[KEYS_BYTES], const u
 /* Nobody enters any more; wiped now, or when the last one leaves. */
 void tenant_key_end(struct tenant_key *key);
 
-uint64_t tenant_key_expires(const struct tenant_key *key);
+uint64_t tenant_key_expires(struct tenant_key *key);
+/* The service gave it again: it ends then, unless it has ended already. */
+void tenant_key_prolong(struct tenant_key *key, uint64_t expires);
 
 /* The derivation itself, for its test vectors. */
 void tenant_key_derive(const uint8_t data_key[KEYS_BYTES], const uint8_t id[BLOB_ID_SIZE], struct tenant_subkeys *out);

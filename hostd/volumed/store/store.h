@@ -79,7 +79,14 @@ enum session_flags { SESSION_CREATE = 1 /* the tenant's key is made if it has no
 /* ENOENT: the tenant has no key, and nothing stored. Else errors of keys.h. */
 int session_open(struct store *s, const char *tenant, enum session_flags flags, struct session *out, struct err *e);
 void session_close(struct session *x); /* zeroed ones are fine */
-enum session_change { SESSION_LOOK, SESSION_ROTATE, SESSION_REVOKE, SESSION_FRESH /* as LOOK, without the cache; and without an id */ };
+enum session_change {
+    SESSION_LOOK,
+    SESSION_ROTATE,
+    SESSION_REVOKE,
+    SESSION_FRESH, /* as LOOK, without the cache; and without an id */
+    SESSION_HOLD,  /* the same by KEYS_RENEW */
+    SESSION_FORGET /* this node has nothing of the key any more, nor of its indexes */
+};
 /* VOLUMED_KEY. `ret_id` has 16 bytes, zeros when the key cannot be used; `ret_wrapped_by` as keys_wrapped_by. A rotation that meets a revocation is EKEYREVOKED, and changes nothing. */
 int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, char *ret_wrapped_by, struct err *e);
 /* When the tenant's key was revoked for good on any node: sees to it that the store holds no wrapped key, and this node nothing of the tenant. EKEYREVOKED, 0 when

@@ -206,6 +206,14 @@ static int put_key(struct store *s, const char *name, const uint8_t *blob, size_
     return backend_run_co(s->co, s->backend, &(struct backend_request){.verb = BACKEND_PUT, .name = name, .iov = &iov, .iov_count = 1}, NULL, e);
 }
 
+static void forget_key(struct store *s, const char *tenant)
+{
+    keys_forget(s->keys, tenant);
+    struct tenant *t = tenant_ref(s, tenant);
+    forget_runs(s, t);
+    tenant_unref(s, t);
+}
+
 /*
  * A revocation is two objects: a mark, which stays, and in place of the wrapped key one that says so. Who wraps anew at the same time puts a wrapped key
  * back without knowing; so the mark comes first, and who wraps looks for it afterwards. Should that one die in between, GC looks, too.
@@ -219,10 +227,7 @@ static int revoke_key(struct store *s, const char *tenant, bool mark, struct err
     int rc = mark ? put_key(s, store_name(name, tenant, OBJECT_REVOKED, NULL), blob, len, e) : 0;
     if (rc == 0)
         rc = put_key(s, store_name(name, tenant, OBJECT_KEY, NULL), blob, len, e);
-    keys_forget(s->keys, tenant);
-    struct tenant *t = tenant_ref(s, tenant);
-    forget_runs(s, t);
-    tenant_unref(s, t);
+    forget_key(s, tenant);
     return rc;
 }
 
@@ -249,14 +254,39 @@ static int check_key(struct store *s, const char *tenant, const uint8_t *blob, s
     return rc;
 }
 
+static int hold_key(struct store *s, const char *tenant, const uint8_t *blob, size_t len, struct err *e)
+{
+    struct key_step st;
+    int rc = run_keys(s, KEYS_RENEW, tenant, blob, len, &st, e);
+    if (rc == 0)
+        tenant_key_unref(st.key);
+    return rc;
+}
+
+/* What is to be encrypted when the key is taken away needs one before. */
+static int first_key(struct store *s, const char *tenant, struct err *e)
+{
+    struct session x;
+    int rc = session_open(s, tenant, SESSION_CREATE, &x, e);
+    if (rc == 0)
+        session_close(&x);
+    return rc;
+}
+
 int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, char *ret_wrapped_by, struct err *e)
 {
     char name[NAME_SIZE];
     AUTO_FREE uint8_t *blob = NULL;
     size_t len = 0;
     struct key_step st;
+    if (change == SESSION_FORGET) {
+        forget_key(s, tenant);
+        return 0;
+    }
     store_name(name, tenant, OBJECT_KEY, NULL);
     int rc = store_get(s, name, KEYS_BLOB_MAX, &blob, &len, e);
+    if (rc == -ENOENT && change == SESSION_HOLD)
+        return first_key(s, tenant, e);
     if (rc == -ENOENT)
         return err_set(e, ENOENT, "tenant %s has no key yet", tenant);
     if (rc < 0)
@@ -266,6 +296,8 @@ int session_change_key(struct store *s, const char *tenant, enum session_change 
         return revoke_key(s, tenant, true, e);
     if (change == SESSION_FRESH)
         return check_key(s, tenant, blob, len, e);
+    if (change == SESSION_HOLD)
+        return hold_key(s, tenant, blob, len, e);
     rc = run_keys(s, KEYS_OPEN, tenant, blob, len, &st, e);
     if (rc == 0) {
         memcpy(ret_id, tenant_key_id(st.key), 16);

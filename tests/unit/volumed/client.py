@@ -14,7 +14,7 @@ import tempfile
 import time
 
 HELLO, UPLOAD, DOWNLOAD, FETCH, CANCEL, VERIFY, DELETE, LIST, GC, FSCK, STAT, KEY, REPAIR = range(1, 14)
-HAVE, READ_ALL, ROTATE, REVOKE, FRESH, MEND = 1, 2, 4, 8, 16, 32
+HAVE, READ_ALL, ROTATE, REVOKE, FRESH, MEND, FILL, HOLD, FORGET = 1, 2, 4, 8, 16, 32, 64, 128, 256
 DATA, ZEROS = 1, 2
 CHUNK = 65536
 REF = "68s16s"
@@ -28,7 +28,7 @@ FIELDS = {
     GC: ("artifacts packs stored condemned deleted deleted_bytes others waiting replaced", "=9Q"),
     FSCK: ("artifacts packs chunks read wrong affected", "=6Q"),
     STAT: ("artifacts files chunks unique packs stored", "=6Q"),
-    KEY: ("policy id wrapped_by own", "=I16s80sI"),
+    KEY: ("policy id wrapped_by own unpacked", "=I16s80sII"),
 }
 
 

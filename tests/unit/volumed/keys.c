@@ -323,6 +323,31 @@ static void a_revoked_key_is_good_until_it_expires_and_no_longer(void)
     tenant_key_unref(opened.key);
 }
 
+static void a_key_that_is_renewed_lasts_and_one_that_is_refused_ends_with_its_time(void)
+{
+    fresh();
+    write_file("default.key", 0600, "service = file\nfile = local\nkey = one\ncache = 3\n");
+    struct reply made = must(KEYS_MAKE, "ann", NULL);
+    uint64_t end = tenant_key_expires(made.key);
+    while (tenant_key_clock() + 3 <= end)
+        uv_run(&loop, UV_RUN_ONCE);
+    struct reply renewed = must(KEYS_RENEW, "ann", &made);
+    CHECK(renewed.key == made.key);
+    CHECK(tenant_key_expires(made.key) > end);
+    shell("rm %s/local", folder);
+    end = tenant_key_expires(made.key);
+    must_fail(EKEYREVOKED, KEYS_RENEW, "ann", &made);
+    CHECK_EQ(tenant_key_expires(made.key), end);
+    struct reply opened = must(KEYS_OPEN, "ann", &made); /* what was encrypted goes on */
+    CHECK(opened.key == made.key);
+    while (tenant_key_clock() < end)
+        uv_run(&loop, UV_RUN_ONCE);
+    must_fail(EKEYREVOKED, KEYS_OPEN, "ann", &made);
+    tenant_key_unref(opened.key);
+    tenant_key_unref(renewed.key);
+    tenant_key_unref(made.key);
+}
+
 static void a_blob_that_says_revoked_counts_at_once(void)
 {
     fresh();
@@ -537,6 +562,7 @@ static const struct check_test tests[] = {
     TEST(a_tenants_own_file_comes_before_the_default),
     TEST(files_that_others_can_read_or_make_no_sense_are_refused),
     TEST(a_revoked_key_is_good_until_it_expires_and_no_longer),
+    TEST(a_key_that_is_renewed_lasts_and_one_that_is_refused_ends_with_its_time),
     TEST(a_blob_that_says_revoked_counts_at_once),
     TEST(a_key_that_is_forgotten_ends_for_those_that_hold_it),
     TEST(a_key_forgotten_while_it_is_fetched_is_not_given_out),

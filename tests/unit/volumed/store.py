@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from client import CHUNK, FETCH, FRESH, MEND, FSCK, GC, HAVE, KEY, LIST, READ_ALL, REVOKE, ROTATE, STAT, UPLOAD, VERIFY, DELETE, CANCEL, Daemon, Failed, ident
+from client import CHUNK, FETCH, FRESH, MEND, FSCK, GC, HAVE, KEY, LIST, READ_ALL, REVOKE, ROTATE, STAT, UPLOAD, VERIFY, DELETE, CANCEL, FORGET, HOLD, Daemon, Failed, ident
 
 MIB = 1 << 20
 SPACECTL = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "../../ctl/spacectl") if len(sys.argv) > 1 else None
@@ -851,6 +851,36 @@ def a_key_that_its_owner_takes_away_is_good_for_the_cache_time_and_comes_back(s)
         client.close()
 
 
+def a_key_that_is_held_is_good_for_uploads_until_it_is_forgotten(s):
+    """The tenant's own service refuses; what it has elsewhere can still be encrypted."""
+    keys, path, a = f"{s.daemon.folder}/keys", s.file({0: bytes_of(31, MIB)}, MIB), ident()
+
+    def write(name, text):
+        with open(os.open(f"{keys}/{name}", os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+            f.write(text)
+        shutil.chown(f"{keys}/{name}", "nobody")
+
+    write("held.key", "service = file\nkey = mine\nfile = held\nunpacked = destroy\n")
+    write("held", "mine = " + "5b" * 32 + "\n")
+    fails(errno.ENOENT, s.client.call, KEY, "held", flags=FRESH)
+    s.client.call(KEY, "held", flags=HOLD)  # it has a key from now on
+    assert s.client.call(KEY, "held", flags=FRESH).unpacked == 1
+    os.rename(f"{keys}/held", f"{keys}/held-away")
+    fails(errno.EKEYREVOKED, s.client.call, KEY, "held", flags=HOLD)
+    s.client.upload("held", a, path)
+    cache = f"{s.daemon.folder}/cache/held"
+    s.client.upload("held", ident(), path)
+    assert glob.glob(f"{cache}/*.run")
+    s.client.call(KEY, "held", flags=FORGET)
+    fails(errno.EKEYREVOKED, s.client.upload, "held", ident(), path)
+    fails(errno.EKEYREVOKED, s.client.download, "held", a, s.path())
+    wait_for(lambda: not glob.glob(f"{cache}/*.run"))
+    os.rename(f"{keys}/held-away", f"{keys}/held")
+    out = s.path()
+    s.client.download("held", a, out)
+    same(path, out)
+
+
 def what_is_under_way_ends_when_the_key_is_revoked(s):
     path, a = s.file({0: bytes_of(29, 24 * MIB)}, 24 * MIB), ident()
     s.client.upload("ends", a, path)
@@ -967,6 +997,7 @@ TESTS = [
     keys_are_rotated_and_revoked,
     a_revocation_outlives_a_rotation_at_the_same_time,
     a_key_that_its_owner_takes_away_is_good_for_the_cache_time_and_comes_back,
+    a_key_that_is_held_is_good_for_uploads_until_it_is_forgotten,
     what_is_under_way_ends_when_the_key_is_revoked,
     a_key_that_expires_meanwhile_is_asked_for_again,
     a_full_store_is_no_harm,
