@@ -63,7 +63,8 @@ struct snapshot {
     struct space *space;
     struct snapshot_row row;
     bool gone;
-    bool copied;             /* another node's, of which this pool has a copy: until space-hostd ends */
+    bool copied;             /* another node's, of which this pool has a copy: until nobody has used it for a while, or space-hostd ends */
+    uint64_t copy_used;      /* uv_now when it was in use last */
     unsigned readers;        /* open images, and the browser */
     struct browser *browser; /* of its files, snapshot/browser.c; */
     uint64_t browser_ended;  /* uv_now when one last ended by itself */

@@ -178,6 +178,7 @@ static void finished(struct volume_task *t)
     if (t->fetch && !snapshot_is_here(sn)) { /* a copy for us, of which its owner knows nothing */
         struct err e = {0};
         sn->copied = true;
+        sn->copy_used = uv_now(sn->space->loop);
         sn->row.state = ARTIFACT_READY;
         if (job_rows_load(sn->space, (uint64_t)sn->row.id, &e) < 0)
             log_warn("the jobs of snapshot %012" PRIx64 " are not known: %s", (uint64_t)sn->row.id, e.msg);
@@ -493,6 +494,23 @@ static void store_templates(void *arg)
     v->storing = false;
 }
 
+/* One that nobody has used for a while; notes which are in use. */
+static struct snapshot *idle_copy(const struct volume *v)
+{
+    struct snapshot *idle = NULL;
+    uint64_t now = uv_now(v->space->loop);
+    for (struct hmap_node *n = NULL; (n = hmap_iterate(&v->space->snapshots, n));) {
+        struct snapshot *sn = hmap_entry(n, struct snapshot, by_id);
+        if (!sn->copied || sn->gone || sn->row.state != ARTIFACT_READY)
+            continue;
+        if (sn->readers || sn->loads || sn->browser)
+            sn->copy_used = now;
+        else if (now - sn->copy_used >= v->space->config.copy_keep * 1000ull)
+            idle = sn;
+    }
+    return idle;
+}
+
 static struct artifact *next_condemned(const struct volume *v)
 {
     struct artifact *a = v->artifacts;
@@ -557,6 +575,11 @@ static void sweep(void *arg)
     struct err e = {0};
     int rc = delete_condemned(v, &e);
     prune_bases(v);
+    for (struct snapshot *sn; (sn = idle_copy(v));) {
+        snapshot_ref(sn);
+        drop_copy(sn);
+        snapshot_unref(sn);
+    }
     if (rc == 0)
         rc = delete_condemned(v, &e);
     if (rc < 0)
@@ -574,14 +597,14 @@ static bool has_work(const struct volume *v)
 static void tick(uv_timer_t *timer)
 {
     struct volume *v = timer->data;
-    bool bases = false;
+    bool copies = idle_copy(v), bases = false;
     for (const struct artifact *a = v->artifacts; a && !bases; a = a->next)
         bases = a->row.kind == NODED_TEMPLATE && a->row.node == v->space->node_id && !base_is_own(v->space, (uint64_t)a->row.object);
     if (!v->storing && volumed_up(v->conn) && cluster_has_others(v->space)) {
         v->storing = true;
         co_spawn(v->space->co, store_templates, v);
     }
-    if (v->deleting || !volumed_up(v->conn) || !(has_work(v) || bases))
+    if (v->deleting || !volumed_up(v->conn) || !(has_work(v) || bases || copies))
         return;
     v->deleting = true;
     co_spawn(v->space->co, sweep, v);

@@ -70,6 +70,7 @@ static const struct key keys[] = {
     {"pool_slots", K_U32, AT(pool_slots), 0, 1024, "1"},
     {"pool_max", K_U32, AT(pool_max), 0, 4096, "32"},
     {"suspend_keep", K_YES, AT(suspend_keep), 0, 0, "yes"},
+    {"copy_keep", K_U32, AT(copy_keep), 1, 7u * 86400, "600"},
     {"key_check", K_U32, AT(key_check), 1, 240, "60"},
     {"reserve_percent", K_U32, AT(reserve_percent), 0, 90, "5"},
     {"max_sandboxes", K_U32, AT(max_sandboxes), 1, 1u << 20, "4096"},

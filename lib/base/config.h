@@ -58,6 +58,7 @@ struct config {
     char store_cache[CONFIG_PATH_MAX];       /* what this node knows of the store; default `volumes` beside `state` */
     uint32_t store_stale;       /* seconds after which an upload that did not renew its claim is given up; the same on all nodes; default 86400 */
     char keys[CONFIG_PATH_MAX]; /* folder of the tenants' TENANT.key, default.key; default `keys` beside the configuration */
+    uint32_t copy_keep;         /* seconds that a copy of another node's snapshot stays in the pool after its last use; default 600 */
     uint32_t key_check;         /* seconds between two questions whether a tenant's key was revoked; default 60 */
     char volume_user[33];       /* user of space-volumed; default space-vol */
     char credentials[CONFIG_PATH_MAX];      /* what space-credd keeps, and the audit log; default /var/lib/space/credentials */
