@@ -42,7 +42,7 @@ static int one_tenant(int fd, const char *tenant, uint32_t flags, struct err *e)
     int rc = volumed_ask(fd, VOLUMED_KEY, tenant, flags, &rep, NULL, e);
     if (rc == 0 && rep.error < 0)
         rc = err_set(e, -rep.error, "%s", rep.sentence);
-    if (rc == 0 && flags == VOLUMED_KEY_REVOKE)
+    if (rc == 0 && flags == VOLUMED_KEY_CLOSE)
         printf("%s: revoked\n", tenant);
     else if (rc == 0)
         print_key(tenant, &rep);
@@ -77,7 +77,7 @@ static int revoke_key(const struct command *self, const struct tree *t, const st
     if (!args_value(a, OPT_FOR_GOOD))
         return err_set(e, EINVAL, "that cannot be undone: what %s has in the store can be read by nobody afterwards. Say --for-good if that is meant",
                        a->pos_count == 1 ? a->pos[0] : "they");
-    return each_tenant(a, VOLUMED_KEY_REVOKE, e);
+    return each_tenant(a, VOLUMED_KEY_CLOSE, e);
 }
 
 const struct command command_key_show = {
@@ -108,8 +108,11 @@ const struct command command_key_revoke = {
     .name = "key revoke",
     .usage = "--for-good [--config FILE] TENANT ...",
     .summary = "make what a tenant has in the store unreadable, on every node, for good",
-    .help = "Other nodes stop within five minutes. What is in a pool and not in the store is encrypted when the key service refuses the key, not "
-            "after this. A tenant revokes its key itself, and may take it back, where its wrapping key is kept. For root.\n",
+    .help = "Other nodes stop within five minutes. What a tenant with a key service of its own has in this node's pool, and does not run, is "
+            "encrypted first, so that it cannot be read\n"
+            "either: this waits for space-hostd to do so, for a minute or more, five at the most. A tenant revokes its key itself, and may take it "
+            "back, where its wrapping key is kept.\n"
+            "For root.\n",
     .options = revoke_options,
     .pos_min = 1,
     .pos_max = -1,

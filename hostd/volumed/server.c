@@ -288,18 +288,21 @@ static int op_key(struct job *j)
     unsigned flags = j->q.flags;
     enum session_change change = flags & VOLUMED_KEY_REVOKE   ? SESSION_REVOKE
                                  : flags & VOLUMED_KEY_ROTATE ? SESSION_ROTATE
+                                 : flags & VOLUMED_KEY_CLOSE  ? SESSION_CLOSE
                                  : flags & VOLUMED_KEY_FORGET ? SESSION_FORGET
                                  : flags & VOLUMED_KEY_FRESH  ? SESSION_FRESH
                                  : flags & VOLUMED_KEY_HOLD   ? SESSION_HOLD
                                                               : SESSION_LOOK;
     const struct keys *keys = j->server->store->keys;
     if (flags & (flags - 1))
-        return err_set(&j->err, EINVAL, "one of rotate, revoke, fresh, hold and forget");
+        return err_set(&j->err, EINVAL, "one of rotate, revoke, close, fresh, hold and forget");
     j->rep.key.own = keys_own(keys, j->q.object.tenant);
     j->rep.key.policy = (uint32_t)keys_policy(keys, j->q.object.tenant);
     j->rep.key.unpacked = (uint32_t)keys_unpacked(keys, j->q.object.tenant);
     if (change == SESSION_HOLD && !j->rep.key.own)
         change = SESSION_FRESH;
+    if (change == SESSION_CLOSE && !j->rep.key.own) /* nothing is encrypted */
+        change = SESSION_REVOKE;
     return session_change_key(j->server->store, j->q.object.tenant, change, j->rep.key.id, j->rep.key.wrapped_by, &j->err);
 }
 
@@ -316,7 +319,8 @@ static const struct op ops[] = {
     [VOLUMED_FSCK] = {"fsck", F_ANY, VOLUMED_READ_ALL | VOLUMED_MEND, 0, 0, op_fsck},
     [VOLUMED_STAT] = {"stat", F_ANY, 0, 0, 0, op_stat},
     [VOLUMED_REPAIR] = {"repair", F_OBJECT | F_BASE | F_FILE | F_SIZE, 0, 0, 2, op_repair},
-    [VOLUMED_KEY] = {"key", F_TENANT, VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE | VOLUMED_KEY_FRESH | VOLUMED_KEY_HOLD | VOLUMED_KEY_FORGET, 0, 0,
+    [VOLUMED_KEY] = {"key", F_TENANT,
+                     VOLUMED_KEY_ROTATE | VOLUMED_KEY_REVOKE | VOLUMED_KEY_FRESH | VOLUMED_KEY_HOLD | VOLUMED_KEY_FORGET | VOLUMED_KEY_CLOSE, 0, 0,
                      op_key},
 };
 

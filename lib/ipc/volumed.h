@@ -72,7 +72,8 @@ enum volumed_op {
     /* The tenant's key. flags: 0, can it be used now (0, EKEYREVOKED, EAGAIN, ENOKEY; ENOENT it has none yet); VOLUMED_KEY_FRESH asks its service
      * that, whatever is cached (the answer has no id); VOLUMED_KEY_HOLD does, too, and keeps the key of a tenant with a service of its own cached for another five
      * minutes when it is given, and what is cached for the rest of its five when it is not, so that uploads go on until VOLUMED_KEY_FORGET; VOLUMED_KEY_ROTATE wraps it by the wrapping key that
-     * the tenant's file names now; VOLUMED_KEY_REVOKE makes what the tenant stored unreadable for good. `key` of the reply, also
+     * the tenant's file names now; VOLUMED_KEY_REVOKE makes what the tenant stored unreadable for good; VOLUMED_KEY_CLOSE does, once
+     * space-hostd, which is told by VOLUMED_KEY_HOLD, has encrypted what it has of a tenant with a service of its own (VOLUMED_KEY_FORGET), or after five minutes. `key` of the reply, also
      * when it fails with EKEYREVOKED. */
     VOLUMED_KEY,
 
@@ -92,7 +93,8 @@ enum volumed_flags {
     VOLUMED_MEND = 32,
     VOLUMED_FILL = 64,
     VOLUMED_KEY_HOLD = 128,
-    VOLUMED_KEY_FORGET = 256
+    VOLUMED_KEY_FORGET = 256,
+    VOLUMED_KEY_CLOSE = 512
 };
 
 /* What an artifact was; kept in its manifest, of no consequence. */

@@ -320,6 +320,26 @@ def what_cannot_be_encrypted_any_more_is_destroyed_if_the_tenant_wants_that():
 
 
 @check
+def a_revocation_for_good_comes_after_all_is_encrypted():
+    t = of_ann()
+    with t:
+        with open(t.sleeper.touch().root("marker"), "w") as f:
+            f.write(t.markers[1])
+            os.fsync(f.fileno())
+        t.sleeper.verb("pause")
+        events = Events()
+    eq(True, bool(in_pool(t.markers[1])), "its disk is in the pool")
+    has("revoked", spacectl("key", "revoke", "--for-good", t.name, timeout=60).stdout)
+    event = events.next(kind="key-packed", name=t.name)
+    eq([1, 0, 0], [event["packed"], event["destroyed"], event["kept"]])
+    gone_from_pool(t.markers[1:2])
+    with t:
+        eq("suspended", t.sleeper.state)
+        denied(t.sleeper.verb, "resume")
+    events.close()
+
+
+@check
 def a_token_that_refuses_is_a_revocation_too():
     of_ann()
     env = {**os.environ, "SOFTHSM2_CONF": f"{KEYS}/softhsm2.conf"}

@@ -60,6 +60,8 @@ struct tenant {
     uint64_t next_run;
     struct index_run **runs; /* by size, the largest first */
     unsigned run_count, run_room;
+    unsigned closing; /* revocations that wait until space-hostd has encrypted what it has: to it the key is refused, */
+    bool closed;      /* and it has asked us to forget it */
 };
 
 /* One operation's use of a tenant's key. */
@@ -85,6 +87,7 @@ enum session_change {
     SESSION_REVOKE,
     SESSION_FRESH, /* as LOOK, without the cache; and without an id */
     SESSION_HOLD,  /* the same by KEYS_RENEW */
+    SESSION_CLOSE, /* as REVOKE, once whoever asks by HOLD, and is refused from now on, has asked for FORGET; or after KEYS_CACHE_S */
     SESSION_FORGET /* this node has nothing of the key any more, nor of its indexes */
 };
 /* VOLUMED_KEY. `ret_id` has 16 bytes, zeros when the key cannot be used; `ret_wrapped_by` as keys_wrapped_by. A rotation that meets a revocation is EKEYREVOKED, and changes nothing. */

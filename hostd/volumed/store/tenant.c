@@ -19,6 +19,7 @@
 #define RACE_MSEC   2000u /* how long two nodes that make a tenant's key at once may differ, where the store has no conditional put */
 #define INDEX_WIDTH 4u    /* index objects read at the same time */
 #define RUNS_MAX    1024u
+#define CLOSE_MSEC  200u
 #define LISTINGS    4u /* of indexes that are put together meanwhile */
 
 static void forget_runs(struct store *s, struct tenant *t);
@@ -273,12 +274,41 @@ static int first_key(struct store *s, const char *tenant, struct err *e)
     return rc;
 }
 
+/* Its space-hostd looks at each key now and then. */
+static int close_key(struct store *s, const char *tenant, struct err *e)
+{
+    struct tenant *t = tenant_ref(s, tenant);
+    int rc = 0;
+    t->closing++;
+    t->closed = false;
+    for (uint64_t msec = 0; !t->closed && rc == 0 && msec < KEYS_CACHE_S * 1000u; msec += CLOSE_MSEC)
+        rc = co_sleep(s->co, CLOSE_MSEC) < 0 ? err_set(e, ECANCELED, "cancelled: the key of tenant %s is as it was", tenant) : 0;
+    if (rc == 0)
+        rc = revoke_key(s, tenant, true, e);
+    t->closing--;
+    tenant_unref(s, t);
+    return rc;
+}
+
+/* To whoever looks at the key, while it is being closed. Who asks without holding it has nothing to encrypt. */
+static bool refuse_closing(struct store *s, const char *tenant, enum session_change change)
+{
+    struct tenant *t = tenant_ref(s, tenant);
+    bool refuse = t->closing && (change == SESSION_HOLD || change == SESSION_FRESH);
+    if (change == SESSION_FORGET || change == SESSION_FRESH)
+        t->closed = true;
+    tenant_unref(s, t);
+    return refuse;
+}
+
 int session_change_key(struct store *s, const char *tenant, enum session_change change, uint8_t *ret_id, char *ret_wrapped_by, struct err *e)
 {
     char name[NAME_SIZE];
     AUTO_FREE uint8_t *blob = NULL;
     size_t len = 0;
     struct key_step st;
+    if (refuse_closing(s, tenant, change))
+        return err_set(e, EKEYREVOKED, "the key of tenant %s is being revoked", tenant);
     if (change == SESSION_FORGET) {
         forget_key(s, tenant);
         return 0;
@@ -294,6 +324,8 @@ int session_change_key(struct store *s, const char *tenant, enum session_change 
     keys_wrapped_by(tenant, blob, len, ret_wrapped_by);
     if (change == SESSION_REVOKE)
         return revoke_key(s, tenant, true, e);
+    if (change == SESSION_CLOSE)
+        return close_key(s, tenant, e);
     if (change == SESSION_FRESH)
         return check_key(s, tenant, blob, len, e);
     if (change == SESSION_HOLD)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from client import CHUNK, FETCH, FRESH, MEND, FSCK, GC, HAVE, KEY, LIST, READ_ALL, REVOKE, ROTATE, STAT, UPLOAD, VERIFY, DELETE, CANCEL, FORGET, HOLD, Daemon, Failed, ident
+from client import CHUNK, CLOSE, FETCH, FRESH, MEND, FSCK, GC, HAVE, KEY, LIST, READ_ALL, REVOKE, ROTATE, STAT, UPLOAD, VERIFY, DELETE, CANCEL, FORGET, HOLD, Daemon, Failed, ident
 
 MIB = 1 << 20
 SPACECTL = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "../../ctl/spacectl") if len(sys.argv) > 1 else None
@@ -879,6 +879,21 @@ def a_key_that_is_held_is_good_for_uploads_until_it_is_forgotten(s):
     out = s.path()
     s.client.download("held", a, out)
     same(path, out)
+    closer = s.daemon.client()
+    request = closer.send(KEY, "held", flags=CLOSE)
+
+    def is_refused():
+        try:
+            s.client.call(KEY, "held", flags=HOLD)
+        except Failed as e:
+            return e.errno == errno.EKEYREVOKED
+
+    wait_for(is_refused)
+    s.client.upload("held", ident(), path)  # until it is said that this was all
+    s.client.call(KEY, "held", flags=FORGET)
+    closer.wait(request)
+    closer.close()
+    fails(errno.EKEYREVOKED, s.client.upload, "held", ident(), path)
 
 
 def what_is_under_way_ends_when_the_key_is_revoked(s):
