@@ -380,8 +380,8 @@ static int run_op(struct sandbox *sb, struct op *op, struct err *e)
         if (answer == VERB_REFUSED)
             return err_set(e, EBUSY, "cannot %s sandbox '%s': it is %s", verb_name(verbs[op->kind]), sb->row.name, state_name(sandbox_state(sb)));
     }
-    bool revives =
-        op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_SUSPEND && !op->here) || (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
+    bool revives = op->kind == OP_START || op->kind == OP_RESUME || (op->kind == OP_SUSPEND && !op->here) ||
+                   (op->kind == OP_STOP && sandbox_state(sb) != SANDBOX_RUNNING);
     if (revives && volume_key(sb->space, sb->row.owner, e) < 0)
         return err_wrap(e, "%s '%s'", verb_name(verbs[op->kind]), sb->row.name);
     if (needs_disk(op->kind) && sb->fill) {
