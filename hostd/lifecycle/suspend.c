@@ -228,9 +228,16 @@ static int pack_disk(struct sandbox *sb, struct err *e)
     return rc;
 }
 
+/* Not before its turn came in the queue: the key may be back. */
+static bool is_revoked(const struct sandbox *sb)
+{
+    struct err e = {0};
+    return volume_key(sb->space, sb->row.owner, &e) == -EKEYREVOKED;
+}
+
 int suspend_pack(struct sandbox *sb, struct err *e)
 {
-    if (!sb->row.object)
+    if (!sb->row.object || !is_revoked(sb))
         return 0;
     if (sandbox_state(sb) == SANDBOX_RUNNING || sb->fill || suspend_fills(sb))
         return err_set(e, EAGAIN, "'%s' still runs, or its disk has not arrived", sb->row.name);
@@ -244,6 +251,8 @@ int suspend_pack(struct sandbox *sb, struct err *e)
 
 int suspend_discard(struct sandbox *sb, const char *why, struct err *e)
 {
+    if (!is_revoked(sb))
+        return 0;
     if (suspend_fills(sb))
         return suspend_return(sb, why, e);
     int64_t object = sb->row.object;

@@ -215,14 +215,18 @@ static void destroy(struct packing *p, const char *why)
         p->destroyed += pack_sandbox(sb, why, KEY_GOOD_MSEC, &e) == 0;
     }
     for (int64_t before = INT64_MAX; t->revoked && (sn = next_snapshot(t, before)); before = p->after) {
-        const struct sandbox *of = sandbox_by_id(t->volume->space, (uint64_t)sn->row.sandbox);
+        struct sandbox *of = sandbox_by_id(t->volume->space, (uint64_t)sn->row.sandbox);
         struct err e = {0};
         p->after = sn->row.taken;
-        p->destroyed++;
-        if (of && of->row.suspended == sn->row.id)
-            pack_sandbox(sandbox_by_id(t->volume->space, (uint64_t)sn->row.sandbox), why, KEY_GOOD_MSEC, &e);
+        p->destroyed += !sn->row.durable;
+        snapshot_ref(sn);
+        if (sn->row.durable) /* a copy of another node's, perhaps; somebody was at it before */
+            volume_evict(sn);
+        else if (of && of->row.suspended == sn->row.id)
+            pack_sandbox(of, why, KEY_GOOD_MSEC, &e);
         else
             snapshot_destroy(sn);
+        snapshot_unref(sn);
     }
 }
 
