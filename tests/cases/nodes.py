@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# limit: 240
+# limit: 360
 """Two nodes on one machine, over one database and one store: a sandbox goes from one to the other, with its memory and processes; and what becomes of it when
 its node dies."""
 import os

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # limit: 240
 """A tenant whose key is taken away: what it has stored, left over, paused or stopped cannot be had, nothing of it is in the pool, and all of it comes back with the key."""
-import mmap
 import os
 import secrets
 import sys
@@ -74,27 +73,32 @@ def suspended_to(uid, name):
     return rows("SELECT name FROM snapshots WHERE id = (SELECT suspended FROM sandboxes WHERE owner = ? AND name = ?)", uid, name)[0][0]
 
 
+def in_file(at, needle, piece=4 << 20):
+    """Holes are not read."""
+    with open(at, "rb", buffering=0) as f:
+        end, begin = os.fstat(f.fileno()).st_size, 0
+        while begin < end:
+            try:
+                begin = os.lseek(f.fileno(), begin, os.SEEK_DATA)
+            except OSError:
+                return False  # a hole to the end
+            data = os.pread(f.fileno(), piece, begin)
+            if needle in data or not data:
+                return bool(data)
+            begin += max(len(data) - len(needle) + 1, 1) if len(data) == piece else len(data)
+    return False
+
+
 def in_pool(marker):
     """Files of the pool in which that is, as anybody finds it who reads the disk as root."""
-    found, needle = [], marker.encode()
-    for where, _, files in os.walk(config()["pool"]):
+    found = []
+    for where, folders, files in os.walk(config()["pool"]):
+        if where == config()["pool"]:
+            folders.remove("templates")  # large, and nobody publishes one here
         for name in files:
-            at = os.path.join(where, name)
-            with contextlib.suppress(FileNotFoundError), open(at, "rb") as f:  # the pool is in use
-                end = os.fstat(f.fileno()).st_size
-                begin = 0
-                while begin < end:
-                    try:
-                        begin = os.lseek(f.fileno(), begin, os.SEEK_DATA)
-                    except OSError:
-                        break  # a hole to the end
-                    stop = os.lseek(f.fileno(), begin, os.SEEK_HOLE)
-                    with mmap.mmap(f.fileno(), stop - begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY, prot=mmap.PROT_READ,
-                                   offset=begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY) as m:
-                        if m.find(needle) >= 0:
-                            found.append(at)
-                            break
-                    begin = stop
+            with contextlib.suppress(FileNotFoundError):  # the pool is in use
+                if in_file(os.path.join(where, name), marker.encode()):
+                    found.append(os.path.join(where, name))
     return found
 
 
