@@ -130,6 +130,7 @@ def of_ann():
             ann.markers = [secrets.token_hex(16) for _ in range(3)]
             with open(ann.stopped.root("marker"), "w") as f:  # what is not in any command line
                 f.write(ann.markers[0])
+                f.flush()
                 os.fsync(f.fileno())
             ann.stopped.verb("stop")
     return ann
@@ -178,12 +179,14 @@ def what_is_revoked_cannot_be_had_and_comes_back():
     with t:
         with open(b.root("marker"), "w") as f:
             f.write(t.markers[1])
+            f.flush()
             os.fsync(f.fileno())
         os.mkdir(path("snapshots", b.name, "marked"))
         wait_until(lambda: line("snapshots", b.name, "marked", "state") == "ready", 30)
         os.unlink(b.root("marker"))
         with open(b.root("dev/shm/marker") if os.path.isdir(b.root("dev/shm")) else b.root("marker2"), "w") as f:
             f.write(t.markers[2])
+            f.flush()
             os.fsync(f.fileno())
     eq(True, bool(in_pool(t.markers[1])), "the snapshot's disk is in the pool")
     at = object_of("stored")
@@ -298,6 +301,7 @@ def what_cannot_be_encrypted_any_more_is_destroyed_if_the_tenant_wants_that():
     with t:
         with open(t.runner.root("marker"), "w") as f:
             f.write(t.markers[0])
+            f.flush()
             os.fsync(f.fileno())
         t.runner.verb("stop")
         os.mkdir(path("snapshots", t.runner.name, "last"))
@@ -329,6 +333,7 @@ def a_revocation_for_good_comes_after_all_is_encrypted():
     with t:
         with open(t.sleeper.touch().root("marker"), "w") as f:
             f.write(t.markers[1])
+            f.flush()
             os.fsync(f.fileno())
         t.sleeper.verb("pause")
         events = Events()
