@@ -349,8 +349,8 @@ def it_is_nowhere_in_plain_text():
     with open("/dev/shm/needle-" + SCRIPT, "w", encoding="ascii") as f:  # another process writes it: this one holds it, of course
         f.write(secret)
     defer(os.unlink, f.name)
-    subprocess.run(["sh", "-c", f"mkdir '{path(at('platform', 'needle'))}' && echo needle.example > '{path(at('platform', 'needle', 'hosts'))}' && "
-                    f"echo autofill ann > '{path(at('platform', 'needle', 'method'))}' && cat {f.name} > '{path(at('platform', 'needle', 'value'))}'"], check=True)
+    needle = path(at("spacetestann:sandbox.credbox", "needle"))  # which is in the database as well
+    subprocess.run(["sh", "-c", f"mkdir '{needle}' && echo needle.example > '{needle}/hosts' && echo autofill ann > '{needle}/method' && cat {f.name} > '{needle}/value'"], check=True)
     parts = [secret[at:at + 16].encode() for at in (0, 16, 32)]  # nor a part of it: buffers are used again from their start
     for name in ("spacefs", "hostd"):
         if holds(daemon_pid(name), parts):
