@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# limit: 240
+# limit: 360
 """A tenant whose key is taken away: what it has stored, left over, paused or stopped cannot be had, nothing of it is in the pool, and all of it comes back with the key."""
 import os
 import secrets
