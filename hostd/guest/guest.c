@@ -207,6 +207,28 @@ static void new_nonce(struct port *p)
     p->preamble[PREAMBLE_LEN - 1] = '\n';
 }
 
+static void went_on(void *user, const struct noded_reply *rep, int fd, bool repeated)
+{
+    struct guest *g = user;
+    (void)repeated;
+    if (fd >= 0)
+        close(fd);
+    if (rep->error < 0)
+        lose(g, rep->sentence, -rep->error);
+    unref(g);
+}
+
+/* The machine goes on when both ports are open. */
+static void go_on(struct guest *g)
+{
+    struct noded_request req = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = g->object};
+    if (!g->hooks.stands_still || !g->port[0].stream || !g->port[1].stream)
+        return;
+    g->hooks.stands_still = false;
+    g->refs++;
+    noded_send(g->space->noded, &req, went_on, g);
+}
+
 static void channel_opened(void *user, const struct noded_reply *rep, int fd, bool repeated)
 {
     static const struct stream_ops ops = {input, NULL, port_closed};
@@ -231,6 +253,7 @@ static void channel_opened(void *user, const struct noded_reply *rep, int fd, bo
     p->state = PORT_PREAMBLE;
     p->matched = p->discarded = 0;
     stream_send(p->stream, strndup(p->preamble, PREAMBLE_LEN), PREAMBLE_LEN);
+    go_on(g);
     unref(g);
 }
 

@@ -19,6 +19,11 @@ struct guest_hooks {
      * guest_close. */
     void (*lost)(void *user, int code, const char *why);
     void *user;
+    /*
+     * The machine stands still, and nobody was connected when it was last seen: it is to go on once both ports are open. QEMU does not hear of a peer that
+     * leaves meanwhile, and when the guest then answers that one before the next has come, it keeps that back, and all that follows, until somebody leaves.
+     */
+    bool stands_still;
 };
 
 /*

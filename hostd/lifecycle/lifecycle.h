@@ -144,7 +144,8 @@ struct op *op_new(enum op_kind kind);
 
 /* Steps, from an operation's coroutine. */
 int vm_boot(struct sandbox *sb, struct err *e);
-int vm_connect(struct sandbox *sb, bool fresh, struct err *e);
+enum vm_is { VM_BOOTING, VM_RUNNING, VM_STANDING /* and goes on */ };
+int vm_connect(struct sandbox *sb, enum vm_is is, struct err *e);
 /* The jobs that are captured are those that we are attached to: one that was paused when space-hostd was started has no guest yet. `paused`: it stays so. */
 int vm_find_guest(struct sandbox *sb, bool paused, struct err *e);
 /* Clock, identity and entropy: what a guest must be told before anyone uses it. */

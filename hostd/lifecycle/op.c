@@ -54,13 +54,9 @@ static int run_pause(struct sandbox *sb, struct err *e)
     return 0;
 }
 
-/* After hostd's own start: finds the guest of a running machine again. One that does not answer is asked again and again, behind what else is to be
- * done; who waits for it hears of each failure. */
-static int reconnect(struct sandbox *sb, struct err *e)
+/* One that does not answer is asked again and again, behind what else is to be done; who waits for it hears of each failure. */
+static int ask_again(struct sandbox *sb, int rc, struct err *e)
 {
-    int rc = sb->guest ? 0 : vm_connect(sb, false, e);
-    if (rc == 0)
-        return 0;
     guest_close(sb->guest);
     sb->guest = NULL;
     if (rc == -ECANCELED || co_sleep(sb->space->co, RECONNECT_PAUSE_MSEC) < 0)
@@ -74,22 +70,36 @@ static int reconnect(struct sandbox *sb, struct err *e)
     return rc;
 }
 
+/* After hostd's own start: finds the guest of a running machine again. */
+static int reconnect(struct sandbox *sb, struct err *e)
+{
+    int rc = sb->guest ? 0 : vm_connect(sb, VM_RUNNING, e);
+    return rc == 0 ? 0 : ask_again(sb, rc, e);
+}
+
 static int run_resume(struct sandbox *sb, struct err *e)
 {
     struct noded_request req = {.op = NODED_VM_RESUME, .kind = NODED_SANDBOX, .id = (uint64_t)sb->row.object};
-    int rc = noded_call(sb->space, &req, NULL, NULL, e);
-    if (rc < 0)
+    struct err mute = {0};
+    bool known = sb->guest;
+    int answers = known ? 0 : vm_connect(sb, VM_STANDING, &mute); /* hostd was started while it was paused */
+    int rc = answers == -ECANCELED ? answers : noded_call(sb->space, &req, NULL, NULL, e);
+    if (rc < 0) {
+        if (!known)
+            guest_close(sb->guest);
+        sb->guest = known ? sb->guest : NULL;
         return rc;
-    if (!sb->guest)
-        rc = reconnect(sb, e); /* hostd was started while it was paused */
-    else
-        rc = guest_ctl(sb->guest, 5000, "clock %" PRId64, space_now());
-    if (rc == 0)
+    }
+    if (answers < 0)
+        answers = ask_again(sb, answers, &mute);
+    else if (known)
+        answers = guest_ctl(sb->guest, 5000, "clock %" PRId64, space_now());
+    if (answers == 0)
         trust_settle(sb, sb->guest);
-    if (rc == -ECANCELED)
-        return rc;
-    if (rc < 0)
-        log_warn("sandbox %012" PRIx64 " runs, but its guest does not answer: %s", (uint64_t)sb->row.id, strerror(-rc));
+    if (answers == -ECANCELED)
+        return answers;
+    if (answers < 0)
+        log_warn("sandbox %012" PRIx64 " runs, but its guest does not answer: %s", (uint64_t)sb->row.id, mute.code ? mute.msg : strerror(-answers));
     sb->row.desired = SANDBOX_RUNNING;
     sandbox_set_state(sb, SANDBOX_RUNNING, NULL);
     return 0;

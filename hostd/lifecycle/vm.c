@@ -77,7 +77,7 @@ int vm_introduce(struct guest *g, const char *name, struct err *e)
 
 static struct guest_hooks hooks_of(struct sandbox *sb)
 {
-    return (struct guest_hooks){guest_lost, sb};
+    return (struct guest_hooks){.lost = guest_lost, .user = sb};
 }
 
 void vm_watch(struct sandbox *sb)
@@ -86,14 +86,15 @@ void vm_watch(struct sandbox *sb)
     guest_set_hooks(sb->guest, &hooks);
 }
 
-int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
+int vm_connect(struct sandbox *sb, enum vm_is is, struct err *e)
 {
     struct guest_hooks hooks = hooks_of(sb);
-    int rc = guest_connect(sb->space, (uint64_t)sb->row.object, &hooks, fresh ? BOOT_MSEC : RECONNECT_MSEC, &sb->guest, e);
+    hooks.stands_still = is == VM_STANDING;
+    int rc = guest_connect(sb->space, (uint64_t)sb->row.object, &hooks, is == VM_BOOTING ? BOOT_MSEC : RECONNECT_MSEC, &sb->guest, e);
     if (rc < 0)
         return rc;
     net_settle(sb);
-    if (fresh) {
+    if (is == VM_BOOTING) {
         rc = vm_introduce(sb->guest, sb->row.name, e);
         if (rc == 0)
             trust_settle(sb, sb->guest);
@@ -109,16 +110,15 @@ int vm_connect(struct sandbox *sb, bool fresh, struct err *e)
 
 int vm_find_guest(struct sandbox *sb, bool paused, struct err *e)
 {
-    struct noded_request go_on = vm_request(sb, NODED_VM_RESUME), pause = vm_request(sb, NODED_VM_PAUSE);
+    struct noded_request pause = vm_request(sb, NODED_VM_PAUSE);
     struct err ignored = {0};
+    int rc = 0;
     if (sb->guest)
         return 0;
-    int rc = noded_call(sb->space, &go_on, NULL, NULL, e);
-    bool asked = rc == 0;
-    for (int left = 2; asked && !sb->guest && rc != -ECANCELED && left > 0; left--) { /* what hangs on it is all of its memory */
-        rc = vm_connect(sb, false, e);
+    for (int left = 2; !sb->guest && rc != -ECANCELED && left > 0; left--) { /* what hangs on it is all of its memory */
+        rc = vm_connect(sb, VM_STANDING, e);
         if (rc < 0) {
-            log_warn("sandbox %012" PRIx64 ", which is %s, is asked again: %s", (uint64_t)sb->row.id, paused ? "paused" : "running", e->msg);
+            log_warn("sandbox %012" PRIx64 ", which is %s, does not answer: %s", (uint64_t)sb->row.id, paused ? "paused" : "running", e->msg);
             guest_close(sb->guest);
             sb->guest = NULL;
         }
@@ -160,7 +160,7 @@ int vm_boot(struct sandbox *sb, struct err *e)
     if (rc == 0)
         rc = noded_call(sb->space, &req, NULL, NULL, e);
     if (rc == 0)
-        rc = vm_connect(sb, true, e);
+        rc = vm_connect(sb, VM_BOOTING, e);
     return rc == 0 ? vm_grow(sb, true, e) : rc;
 }
 
@@ -230,7 +230,7 @@ static bool probe_kvm(struct space *s)
 {
     struct err e = {0};
     struct guest *g = NULL;
-    struct guest_hooks hooks = {probe_lost, s};
+    struct guest_hooks hooks = {.lost = probe_lost, .user = s};
     struct noded_request req = {.op = NODED_VM_START,
                                 .kind = NODED_SANDBOX,
                                 .id = space_new_id(),

@@ -170,7 +170,7 @@ static void lost(void *user, int code, const char *why)
 /* As long as something arrives, a guest that needs it may take its time. */
 static int say_hello(struct machine *m, unsigned tries, struct err *e)
 {
-    struct guest_hooks hooks = {lost, m};
+    struct guest_hooks hooks = {.lost = lost, .user = m};
     uint64_t before, done = 0, total;
     int rc;
     do {

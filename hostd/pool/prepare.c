@@ -129,7 +129,7 @@ static int boot_and_settle(struct space *s, const struct wish *w, uint64_t objec
 {
     bool gone = false;
     struct guest *g = NULL;
-    struct guest_hooks hooks = {lost, &gone};
+    struct guest_hooks hooks = {.lost = lost, .user = &gone};
     struct noded_request run = {
         .op = NODED_VM_START, .kind = NODED_SANDBOX, .id = object, .memory = w->memory, .vcpus = w->vcpus, .accel = s->accel, .slot = slot};
     int rc = noded_call(s, &run, NULL, NULL, e);
