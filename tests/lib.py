@@ -19,6 +19,7 @@ runs only the checks whose names hold one of them. The environment is that of li
 import atexit
 import contextlib
 import errno
+import fcntl
 import filecmp
 import grp
 import json
@@ -613,7 +614,10 @@ def as_user(uid, gid, function, *args, groups=()):
 
 def test_user(name, group=None):
     """(uid, gid) of a user made for the tests and removed at the end; `group` is a further group of it. A uid of its own each time: the store keeps what a
-    tenant had."""
+    tenant had. Users are the host's: another script, or another run of the tests, that has one of this name is waited for."""
+    lock = open(f"/run/lock/space-test-{name}", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    defer(lock.close)
     taken = {entry.pw_uid for entry in pwd.getpwall()} | {entry.gr_gid for entry in grp.getgrall()}
     uid = next(n for n in iter(lambda: random.randrange(30000, 60000), None) if n not in taken)
     command = ["useradd", "--uid", str(uid), "--system", "--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", "--user-group"]

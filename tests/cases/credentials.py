@@ -24,7 +24,7 @@ class World:
 
     def __init__(self):
         group = config().get("group", "space")
-        self.ann, self.bob = test_user("spacetestann", group), test_user("spacetestbob", group)
+        self.ann, self.bob = test_user("spacetestann", group), test_user("spacetestben", group)
         self.groups = (grp.getgrnam(group).gr_gid,)
         self.as_ann(os.mkdir, path("sandboxes", "credbox"))
         defer(remove, "sandboxes", "spacetestann:credbox")

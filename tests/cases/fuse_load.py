@@ -27,7 +27,7 @@ def become(user):
 
 def user(name, made={}):
     if name not in made:
-        made[name] = test_user(f"spacetest{name}", config().get("group", "space"))
+        made[name] = test_user(f"spacetestload{name}", config().get("group", "space"))
     return made[name]
 
 
@@ -37,7 +37,7 @@ class UserBox(Box):
     def __init__(self, owner):
         self.short = f"{SCRIPT}-{os.getpid()}"
         self.owner = user(owner)
-        self.name = f"spacetest{owner}:{self.short}"
+        self.name = f"spacetestload{owner}:{self.short}"
         defer(remove, "sandboxes", self.name)
         self.run_as_owner(os.mkdir, path("sandboxes", self.short))
         self.run_as_owner(os.stat, path("root", self.short, "etc"))

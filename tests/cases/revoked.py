@@ -117,7 +117,7 @@ ann = None
 def of_ann():
     global ann
     if not ann:
-        ann = Tenant("spacetestann", "service = file\nkey = mine\nfile = ann.wrapping\ncache = 4m\n")
+        ann = Tenant("spacetestanne", "service = file\nkey = mine\nfile = ann.wrapping\ncache = 4m\n")
         key_file("ann.wrapping", "mine = " + "5a" * 32 + "\n")
         wait_until(lambda: line("templates", default_template(), "prepared"), 120, "the template is prepared")
         defer(lambda: restart_with(key_check=None))
@@ -368,7 +368,7 @@ def a_token_that_refuses_is_a_revocation_too():
     run("pkcs11-tool", "--module", MODULE, "--token-label", "byok", "--login", "--pin", "5678", "--keygen", "--key-type", "AES:32", "--label", "kek1", "--id", "01", "--sensitive")
     key_file("bob.pin", "5678\n")
     volumed_again()
-    t = Tenant("spacetestbob", f"service = pkcs11\nmodule = {MODULE}\ntoken = byok\nkey = kek1\npin = bob.pin\n")
+    t = Tenant("spacetestbert", f"service = pkcs11\nmodule = {MODULE}\ntoken = byok\nkey = kek1\npin = bob.pin\n")
     with t:
         b = t.box()
         b.out("echo mine > /disk; sync")
