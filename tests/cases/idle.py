@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# limit: 300
 """What happens to a sandbox that nobody uses, and to one whose machine crashes."""
 import concurrent.futures
 import os

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 240
 # The other commands of spacectl, each once in its place in a sandbox's life, and their errors.
 . "$(dirname "$0")/../lib.sh"
 
