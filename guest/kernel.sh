@@ -85,7 +85,7 @@ resolve() {
 # The daemon is a program of the host's user otherwise: owners and times in the archive are fixed, so that the same input gives the same bytes.
 pack() {
 	local tree=$1 path
-	install -D -m 0755 "$daemon" "$tree/init"
+	install -D -s -m 0755 "$daemon" "$tree/init" # its debugging information would stay in each guest's memory
 	mkdir -p "$tree"/{dev,proc,sys,root,modules}
 	for path in "${order[@]}"; do
 		install -m 0644 "$path" "$tree/modules/$(basename "$path")"
