@@ -226,7 +226,7 @@ def root():
     files()
 
 
-SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold, "create": instant.creating, "fork": instant.forking,
+SECTIONS = {"root": root, "commands": commands, "control": control, "cold": cold, "create": instant.creating, "fork": instant.forking, "forks": instant.forks,
             "snapshots": snapshots.snapshots, "volumes": volumes.volumes, "restore": restore.restoring}
 
 

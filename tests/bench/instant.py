@@ -270,21 +270,66 @@ def stored(snapshot):
     return total
 
 
+@contextlib.contextmanager
+def without_pool():
+    """Nothing waits for anybody meanwhile: each fork starts a QEMU of its own."""
+    config, service = os.path.join(os.path.dirname(RUN), "space.conf"), os.path.join(os.path.dirname(RUN), "sv/hostd")
+    with open(config, encoding="utf-8") as f:
+        before = f.read()
+
+    def take(text):
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(text)
+        subprocess.run(["sv", "-w", "30", "restart", service], check=True, stdout=subprocess.DEVNULL)
+        prepared()
+
+    take("".join(line for line in before.splitlines(True) if not line.startswith("pool_max")) + "pool_max = 0\n")
+    try:
+        yield
+    finally:
+        take(before)
+
+
+def memory_of(names):
+    return [int(dict(line.split() for line in read(f"sandboxes/{name}/stats").decode().splitlines())["memory_bytes"]) for name in names]
+
+
+def fork_at_once(count):
+    """Time for each, until it runs; nothing is run in it."""
+
+    def fork(i):
+        os.mkdir(f"{SPACE}/sandboxes/m{i}")
+        write(f"sandboxes/m{i}/head", read("snapshots/src/c0/head"))
+
+    settle()
+    events = Events()
+    _, total = at_once(count, fork)
+    came = {e["machine"] for e in events.drain("load")}
+    events.close()
+    assert came == {"new"}, came
+    return total / count
+
+
 def many_forks(n=32):
-    for count in (1, 8, n):
+    """No command is run in them at first: that is another 250 ms of an emulator's time, whoever starts it."""
+    with without_pool():
+        each = {}
+        for count, times in ((1, 7), (8, 3), (n, 1)):
+            samples = []
+            for _ in range(times):
+                samples.append(fork_at_once(count))
+                names = [f"m{i}" for i in range(count)]
+                if count < n:
+                    remove(names)
+            each[count] = note(f"{count} forks of one head at once, no machine waiting: time for each", samples, "ms", 1e3)
         settle()
-
-        def fork(i):
-            os.mkdir(f"{SPACE}/sandboxes/m{i}")
-            write(f"sandboxes/m{i}/head", read("snapshots/src/c0/head"))
-            job(f"m{i}", "j", "true")
-
-        _, total = at_once(count, fork)
-        note(f"{count} forks of one head at once: time for each", [total / count], "ms", 1e3)
-        if count == n:
-            sizes = [int(dict(line.split() for line in read(f"sandboxes/m{i}/stats").decode().splitlines())["memory_bytes"]) for i in range(n)]
-            note("memory (Pss) of each of them", sizes, "MiB", 1 / MIB)
-        remove(f"m{i}" for i in range(count))
+        note("memory (Pss) of each of them, idle", memory_of(names), "MiB", 1 / MIB)
+        for name in names:
+            job(name, "j", "true")
+        note("memory (Pss) of each of them, after a command", memory_of(names), "MiB", 1 / MIB)
+        remove(names)
+        ratio("8 forks at once / one, time for each", each[8] / each[1])
+        ratio(f"{n} forks at once / one, time for each", each[n] / each[1])
 
 
 def wake(n=10):
@@ -323,5 +368,14 @@ def forking():
     live_fork()
     checkpoint_and_roll_back()
     wake()
+    remove(["src"])
+
+
+def forks():
+    prepared()
+    os.mkdir(f"{SPACE}/sandboxes/src")
+    job("src", "j", "true")
+    os.mkdir(f"{SPACE}/snapshots/src/c0")
+    write("snapshots/src/c0/head", read("sandboxes/src/head"))
     many_forks()
     remove(["src"])
