@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Debian's diod client tools, which none of us wrote, against space-hostd's own socket.
 . "$(dirname "$0")/../lib.sh"
+cd "$TESTTMP"
 
 sandbox box --template tiny
 socket=$SPACE_DIR/run/hostd.sock
