@@ -3,6 +3,7 @@
 import array
 import base64
 import ctypes
+import errno
 import os
 import secrets
 import shutil
@@ -27,6 +28,16 @@ sodium = ctypes.CDLL("libsodium.so.23")
 
 class Failed(OSError):
     """A request's answer with an error."""
+
+
+def fails(code, what, *args, **kwargs):
+    """It is refused with that errno; the sentence."""
+    try:
+        what(*args, **kwargs)
+    except Failed as e:
+        assert e.errno == code, (errno.errorcode[code], e)
+        return e.strerror
+    raise AssertionError(f"{errno.errorcode[code]} was expected")
 
 
 class Record:

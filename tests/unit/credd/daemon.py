@@ -11,19 +11,10 @@ import subprocess
 import sys
 import time
 
-from client import AUDIT, DENIED, EXPIRES, FORGET, HOSTS, LABELLED, METHOD, PLATFORM, RATE, REMOVE, SANDBOX, SET, TENANT, USER, Daemon, Failed, keypair, scope
+from client import AUDIT, DENIED, EXPIRES, FORGET, HOSTS, LABELLED, METHOD, PLATFORM, RATE, REMOVE, SANDBOX, SET, TENANT, USER, Daemon, Failed, fails, keypair, scope
 
 A, B = 0xA1, 0xB2
 SECRET = b"correct-horse-battery-staple"
-
-
-def fails(code, what, *args, **kwargs):
-    try:
-        what(*args, **kwargs)
-    except Failed as e:
-        assert e.errno == code, (errno.errorcode[code], e)
-        return e.strerror
-    raise AssertionError(f"{errno.errorcode[code]} was expected")
 
 
 def password(text):

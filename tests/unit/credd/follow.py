@@ -14,19 +14,10 @@ import subprocess
 import sys
 import threading
 
-from client import FORGET, GONE, KEEP, METHOD, MOVED, REMOVE, SANDBOX, TENANT, TRUST, USER, Daemon, Failed, scope
+from client import FORGET, GONE, KEEP, METHOD, MOVED, REMOVE, SANDBOX, TENANT, TRUST, USER, Daemon, Failed, fails, scope
 
 A, B = 0xA1, 0xB2
 INJECT = "net_user = nobody\ninject_user = bin\naudit_lines = 1000000\n"
-
-
-def fails(code, what, *args, **kwargs):
-    try:
-        what(*args, **kwargs)
-    except Failed as e:
-        assert e.errno == code, (errno.errorcode[code], e)
-        return e.strerror
-    raise AssertionError(f"{errno.errorcode[code]} was expected")
 
 
 def password(c, sandbox, name):
