@@ -293,18 +293,25 @@ static void remove_orphans(struct space *s)
 /* Who opens something of a sandbox waits so long for the first look, at the most. */
 #define KNOWN_MSEC 3000
 
-/* A space-noded that is not there is not waited for, nor one that does not say what runs. */
-static void give_up_look(struct space *s)
+/* Nobody waits any more to open something of a sandbox, or, when we are blind, for an operation to begin. */
+static void wait_no_longer(struct space *s)
 {
     size_t count;
     struct sandbox **all = all_sandboxes(s, &count);
-    s->blind = true;
     for (size_t i = 0; i < count; i++) {
         sandbox_known(all[i]);
-        op_start(all[i]);
+        if (s->blind)
+            op_start(all[i]);
         sandbox_unref(all[i]);
     }
     free(all);
+}
+
+/* A space-noded that is not there is not waited for, nor one that does not say what runs. */
+static void give_up_look(struct space *s)
+{
+    s->blind = true;
+    wait_no_longer(s);
 }
 
 static void limit_look(void *arg)
@@ -312,14 +319,8 @@ static void limit_look(void *arg)
     struct space *s = arg;
     struct noded_request there = {.op = NODED_HELLO};
     struct err e = {0};
-    size_t count;
     co_sleep(s->co, KNOWN_MSEC);
-    struct sandbox **all = all_sandboxes(s, &count);
-    for (size_t i = 0; i < count; i++) {
-        sandbox_known(all[i]);
-        sandbox_unref(all[i]);
-    }
-    free(all);
+    wait_no_longer(s);
     if (!s->surveyed && noded_call(s, &there, NULL, NULL, &e) < 0)
         give_up_look(s);
 }
